@@ -1,0 +1,55 @@
+"""The commands put together, and the edge of the process: every expected error is one line on stderr and a code.
+
+What a command does is in a module of its own, imported when the command runs: help and completion wait for nothing
+that they do not need.
+"""
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from bub_redis.cli import demo, exits, tape, turn, worker
+from bub_redis.errors import BubError
+
+app = typer.Typer(
+    name="bub-redis",
+    help="Agents on Redis Streams: what a turn did is on its session's tape once, whole and in order, or not at all.",
+    epilog=exits.SUMMARY,
+    no_args_is_help=True,
+    # Rich's tracebacks show local variables, which hold what users said.
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo.demo)
+app.add_typer(turn.app)
+app.add_typer(tape.app)
+app.command()(worker.worker)
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with one of the codes in `exits`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A locale without UTF-8 must not turn an answer into a traceback.
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    sys.exit(_exit_code())
+
+
+def _exit_code() -> int:
+    try:
+        code = app(prog_name="bub-redis", standalone_mode=False)
+    except typer.TyperException as error:
+        # Without any argument the help is printed already, and the message is empty.
+        if problem := error.format_message():
+            context = getattr(error, "ctx", None)
+            command = context.command_path if context else "bub-redis"
+            _complain(f"{problem.rstrip('.')}; see `{command} --help`")
+        return exits.ExitCode.USAGE
+    except BubError as error:
+        _complain(str(error))
+        return exits.exit_code(error)
+    return code or exits.ExitCode.OK
+
+
+def _complain(problem: str) -> None:
+    print(f"error: {' '.join(problem.split())}", file=sys.stderr)

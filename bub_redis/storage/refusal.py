@@ -1,0 +1,21 @@
+"""What a script's refusal means. Scripts refuse by a code in the reply, before anything is written."""
+
+from bub_redis.errors import BubError, Conflict, Fenced, Outage, TapeBlocked
+
+
+def refused(tape: str, code: str) -> BubError:
+    """The error for a refusal: Fenced, Conflict, TapeBlocked or Outage."""
+    match code:
+        case "FENCED":
+            return Fenced(f"session {tape!r} was granted to another attempt since; nothing was written")
+        case "GENERATION":
+            return Conflict(f"tape {tape!r} was reset meanwhile; nothing was written")
+        case "MISMATCH" | "ERR":
+            return TapeBlocked(
+                f"tape {tape!r} holds entries that were not written by bub-redis, so nothing more is written to it; "
+                f"look at it with `bub-redis tape verify`"
+            )
+        case "WRONGTYPE":
+            return TapeBlocked(f"a key of tape {tape!r} is of another type; look at it with `bub-redis tape verify`")
+        case _:
+            return Outage(f"the server of tape {tape!r} cannot write now ({code}); nothing was written")

@@ -1,0 +1,57 @@
+"""Lua scripts: one file per operation, loaded once, sent by digest.
+
+A script's header lists its KEYS and ARGV in order; `-- include NAME` puts `NAME.lua` of the same folder in its place.
+JSON passes through scripts as bytes: none of them parses or builds a payload.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+_INCLUDE = re.compile(r"^-- include (\w+)\n", re.MULTILINE)
+
+Argument = str | bytes | int
+
+
+def _load(package: str, name: str) -> str:
+    folder = files(package) / "scripts"
+    text = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    return _INCLUDE.sub(lambda match: (folder / f"{match[1]}.lua").read_text(encoding="utf-8"), text)
+
+
+class Script:
+    """One script of `package`, by the name of its file."""
+
+    def __init__(self, package: str, name: str) -> None:
+        self.name = name
+        self.text = _load(package, name)
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """Run on `client` and return the reply. A server that does not know the script is sent its text."""
+        try:
+            return await client.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+        except NoScriptError:
+            return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
+
+    async def run_in_transaction(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
+        """The same between MULTI and EXEC, in one round trip."""
+        try:
+            return await self._transaction(client, "EVALSHA", self.sha, keys, args)
+        except NoScriptError:
+            return await self._transaction(client, "EVAL", self.text, keys, args)
+
+    async def _transaction(
+        self, client: Redis, command: str, script: str, keys: Sequence[str], args: Sequence[Argument]
+    ) -> Any:
+        async with client.pipeline(transaction=True) as pipe:
+            pipe.execute_command(command, script, len(keys), *keys, *args)
+            (reply,) = await pipe.execute(raise_on_error=False)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply

@@ -1,0 +1,164 @@
+"""A tape's entries: immutable facts, and the one codec that turns them into the four stored fields and back.
+
+Every store, in memory or not, keeps what `TapeEntry.encode` wrote, so a value read back is the same everywhere and
+changing a returned entry changes nothing stored.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from bub_redis.errors import InvalidInput
+
+MAX_ENTRY_BYTES = 32 * 1024 * 1024
+"""The largest payload or meta an entry may have, encoded. Large tool results belong in a sidecar."""
+
+MAX_KIND_CHARS = 64
+
+
+class StoredEntry(NamedTuple):
+    """The four stored fields of an entry, encoded, in the order in which they stand in the stream."""
+
+    kind: bytes
+    payload: bytes
+    meta: bytes
+    date: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the four values take, without the store's own overhead."""
+        return len(self.kind) + len(self.payload) + len(self.meta) + len(self.date)
+
+
+def now_iso() -> str:
+    """The present moment as entries carry it: ISO 8601, UTC, microseconds."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def encode_json(value: Any, what: str) -> bytes:
+    """Encode `value` as JSON in UTF-8 that reads back to an equal value.
+
+    A text with a lone surrogate (half of a cut emoji; cases 65 and 185) has no UTF-8 form: the whole value is then
+    written with ASCII escapes, which read back to the very same text; only two halves that stand together come back
+    as their one character. Keys that are numbers become text, as JSON has no others. Raises InvalidInput for NaN and
+    Infinity, for bytes, sets and other objects, and for nesting too deep.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{what} is not JSON: {error or 'nested too deeply'}; nothing was written") from None
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _decode_object(raw: bytes) -> dict[str, Any]:
+    value = json.loads(raw)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
+@dataclass(frozen=True)
+class TapeEntry:
+    """One fact on a tape. `id` is its number in that tape, from 1; 0 means that no store gave it one yet."""
+
+    id: int
+    kind: str
+    payload: Mapping[str, Any]
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    date: str = field(default_factory=now_iso)
+
+    @classmethod
+    def message(cls, message: Mapping[str, Any], **meta: Any) -> "TapeEntry":
+        """A message as Republic's `Message.to_dict` gives it: `{"role", "content", ...}`."""
+        return cls(0, "message", dict(message), meta)
+
+    @classmethod
+    def system(cls, content: str, **meta: Any) -> "TapeEntry":
+        """A system text: `{"content"}`."""
+        return cls(0, "system", {"content": content}, meta)
+
+    @classmethod
+    def tool_call(
+        cls,
+        calls: Sequence[Mapping[str, Any]],
+        *,
+        content: Any = None,
+        extra: Mapping[str, Any] | None = None,
+        **meta: Any,
+    ) -> "TapeEntry":
+        """What a model asked for in one response: `{"calls": [{"id", "name", "arguments"}], "content", ...}`."""
+        return cls(
+            0,
+            "tool_call",
+            {"calls": [dict(call) for call in calls], "content": content, **(extra or {})},
+            meta,
+        )
+
+    @classmethod
+    def tool_result(cls, results: Sequence[Any], call_ids: Sequence[str], **meta: Any) -> "TapeEntry":
+        """The results of calls, in the order of the calls, each beside the id of its call (case 105)."""
+        return cls(0, "tool_result", {"results": list(results), "call_ids": list(call_ids)}, meta)
+
+    @classmethod
+    def anchor(cls, name: str, state: Mapping[str, Any] | None = None, **meta: Any) -> "TapeEntry":
+        """A point from which context can be rebuilt without what stands before it: `{"name", "state"?}`."""
+        return cls(0, "anchor", {"name": name} | ({} if state is None else {"state": dict(state)}), meta)
+
+    @classmethod
+    def event(cls, name: str, data: Mapping[str, Any] | None = None, **meta: Any) -> "TapeEntry":
+        """Something that happened: `{"name", "data"?}`."""
+        return cls(0, "event", {"name": name} | ({} if data is None else {"data": dict(data)}), meta)
+
+    @classmethod
+    def error(cls, kind: str, message: str, details: Mapping[str, Any] | None = None, **meta: Any) -> "TapeEntry":
+        """Something that went wrong: `{"kind", "message", "details"?}`."""
+        payload = {"kind": kind, "message": message} | ({"details": dict(details)} if details else {})
+        return cls(0, "error", payload, meta)
+
+    @property
+    def anchor_name(self) -> str | None:
+        """The name if this is an anchor that has one, else None: the same rule in every store (case 87)."""
+        name = self.payload.get("name") if self.kind == "anchor" else None
+        return name if isinstance(name, str) else None
+
+    @property
+    def text(self) -> str:
+        """The text of a message, without its other parts; empty for other kinds."""
+        content = self.payload.get("content") if self.kind == "message" else None
+        if isinstance(content, str):
+            return content
+        parts = content if isinstance(content, list) else []
+        return "".join(part.get("text", "") for part in parts if isinstance(part, dict) and part.get("type") == "text")
+
+    def encode(self) -> StoredEntry:
+        """The four stored fields. Raises InvalidInput for what cannot be stored, before anything is written."""
+        if not self.kind or len(self.kind) > MAX_KIND_CHARS or not self.kind.isprintable():
+            raise InvalidInput(f"an entry's kind is 1 to {MAX_KIND_CHARS} printable characters, not {self.kind[:80]!r}")
+        stored = StoredEntry(
+            self.kind.encode(),
+            encode_json(dict(self.payload), f"the payload of a {self.kind} entry"),
+            encode_json(dict(self.meta), f"the meta of a {self.kind} entry"),
+            self.date.encode(),
+        )
+        if stored.size_bytes > MAX_ENTRY_BYTES:
+            raise InvalidInput(
+                f"a {self.kind} entry of {stored.size_bytes} bytes is over the limit of {MAX_ENTRY_BYTES}; "
+                "large tool results belong in a sidecar"
+            )
+        return stored
+
+    @classmethod
+    def decode(cls, number: int, stored: StoredEntry) -> "TapeEntry":
+        """The entry that `encode` wrote. Raises ValueError for fields that no encode could have written."""
+        return cls(
+            number,
+            stored.kind.decode(),
+            _decode_object(stored.payload),
+            _decode_object(stored.meta),
+            stored.date.decode(),
+        )

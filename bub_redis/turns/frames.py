@@ -1,0 +1,136 @@
+"""Frames: what followers of a turn see while it runs. Drafts only; the tape is the truth."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from bub_redis.errors import BubError
+from bub_redis.storage.client import RedisServer
+from bub_redis.storage.commit import Closing
+from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.lock import Opening
+from bub_redis.storage.script import Argument, Script
+from bub_redis.tape.entry import encode_json
+from bub_redis.tape.receipt import Receipt
+from bub_redis.tape.store import Grant
+
+_FRAMES = Script(__package__.replace("turns", "storage"), "frames")
+
+JOIN_S = 0.04
+"""How long text deltas are joined before they are sent as one frame."""
+MOST_FRAMES = 10_000
+"""How many frames a turn keeps, about; older ones are gone for late followers, who see a gap."""
+_JOINED = frozenset({"text", "reasoning"})
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One thing that a follower sees. `id` is where to resume after it."""
+
+    id: str
+    type: str
+    data: Mapping[str, Any]
+    attempt: int = 0
+    number: int = 0
+
+    @classmethod
+    def decode(cls, stream_id: bytes, fields: Mapping[bytes, bytes]) -> "Frame":
+        """A frame as a stream holds it; the one of a merge names its receipt beside its data."""
+        data = json.loads(fields[b"data"])
+        if b"receipt" in fields:
+            data |= placed(fields[b"receipt"].decode(), data["entries"], data["answer"])
+        return cls(stream_id.decode(), fields[b"type"].decode(), data, int(fields[b"attempt"]), int(fields[b"n"]))
+
+
+def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:
+    """Which entries a finished turn put on the tape: the receipt's stream id, and numbers of first, last and answer."""
+    last = int(receipt_id.partition("-")[2])
+    first = last - entries
+    return {
+        "receipt": receipt_id,
+        "first": first,
+        "last": last,
+        "answer": None if answer is None else first + answer,
+    }
+
+
+def opening_frame(attempt: int, ttl_s: float) -> Opening:
+    """The first frame of an attempt: `started`, or `restarted`, which voids all drafts before it."""
+    return Opening("started" if attempt == 1 else "restarted", attempt, b"{}", int(ttl_s * 1000))
+
+
+class FrameWriter:
+    """Writes the frames of one attempt, numbered, in order, text joined, in the background.
+
+    A frame is never worth a turn: what cannot be written is dropped and leaves a gap in the numbers.
+    """
+
+    def __init__(self, server: RedisServer, namespace: str, grant: Grant, attempt: int, ttl_s: float) -> None:
+        self._server = server
+        keys = TapeKeys(namespace, grant.tape)
+        self._keys = [keys.frames(grant.holder), keys.fence]
+        self._grant = grant
+        self._attempt = attempt
+        self._ttl_ms = int(ttl_s * 1000)
+        # Number 1 is the frame of the grant.
+        self._last_number = 1
+        self._pending: list[tuple[str, dict[str, Any]]] = []
+        self._wanted = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._sender = asyncio.create_task(self._send_on())
+
+    async def close(self) -> None:
+        """Send what is pending and stop; may be repeated."""
+        self._closing.set()
+        self._wanted.set()
+        await self._sender
+
+    def put(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Take a frame to be sent within JOIN_S. Deltas of one kind in a row become one frame."""
+        if kind in _JOINED and self._pending and self._pending[-1][0] == kind:
+            self._pending[-1][1]["delta"] += data["delta"]
+        else:
+            self._pending.append((kind, dict(data)))
+        self._wanted.set()
+
+    async def _send(self) -> None:
+        pending, self._pending = self._pending, []
+        self._wanted.clear()
+        if not pending:
+            return
+        args: list[Argument] = [self._grant.fence, self._attempt, self._ttl_ms, MOST_FRAMES]
+        first = self._last_number + 1
+        self._last_number += len(pending)
+        try:
+            for number, (kind, data) in enumerate(pending, start=first):
+                args += [number, kind, encode_json(data, f"a {kind} frame")]
+            with self._server.outages():
+                await _FRAMES.run(self._server.commands, self._keys, args)
+        except BubError as error:
+            log.warning("frames.dropped", frames=len(pending), turn=self._grant.holder, error=type(error).__name__)
+
+    def closing_frame(self, receipt: Receipt) -> Closing:
+        """The last frame, `finished`, which the merge itself writes and completes with the receipt's stream id."""
+        data = {key: getattr(receipt, key) for key in ("turn", "status", "error", "entries", "answer")}
+        return Closing(
+            "finished",
+            self._attempt,
+            self._last_number + 1,
+            encode_json(data, "a finished frame"),
+            self._ttl_ms,
+        )
+
+    async def _send_on(self) -> None:
+        while not self._closing.is_set():
+            await self._wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(JOIN_S):
+                    await self._closing.wait()
+            await self._send()

@@ -1,0 +1,129 @@
+"""A turn: what a sender puts in, the handle it gets back, and what it ends with."""
+
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bub_redis.errors import InvalidInput
+from bub_redis.storage.keys import full_turn_id
+from bub_redis.tape.entry import encode_json
+from bub_redis.tape.names import check_turn_id
+from bub_redis.tape.receipt import Receipt, Status
+
+MAX_TURN_BYTES = 1024 * 1024
+"""The most that prompt, options, state and metadata of one turn may take together, as JSON."""
+
+JOB_NAME = "run_turn"
+"""The name of the one arq function: the job's body names it."""
+
+TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A handle to one turn: enough to follow it from any process."""
+
+    session: str
+    tape: str
+    id: str
+
+    @property
+    def full_id(self) -> str:
+        """The id within a namespace: `<tape>/<turn>`, both percent-encoded."""
+        return full_turn_id(self.tape, self.id)
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that travels with a turn from the sender to the worker."""
+
+    turn: Turn
+    prompt: str
+    model: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    FIELDS = ("session", "tape", "id", "prompt", "model", "options", "state", "metadata")
+
+    def encoded(self) -> dict[str, bytes]:
+        """The fields as the queue side keeps them. Raises InvalidInput for what is empty, too large or not JSON."""
+        check_turn_id(self.turn.id)
+        if not self.prompt.strip():
+            raise InvalidInput("the prompt is empty; a turn needs something to answer")
+        content = {
+            "prompt": encode_json(self.prompt, "the prompt"),
+            "options": encode_json(dict(self.options), "options"),
+            "state": encode_json(dict(self.state), "state"),
+            "metadata": encode_json(dict(self.metadata), "metadata"),
+        }
+        size = sum(map(len, content.values()))
+        if size > MAX_TURN_BYTES:
+            raise InvalidInput(
+                f"prompt, options, state and metadata take {size} bytes; at most {MAX_TURN_BYTES} are taken"
+            )
+        return {
+            "session": self.turn.session.encode(),
+            "tape": self.turn.tape.encode(),
+            "id": self.turn.id.encode(),
+            "model": (self.model or "").encode(),
+            **content,
+        }
+
+    def digest(self) -> str:
+        """What tells a repeat from a conflict: a SHA-256 over prompt, model, options, state and metadata."""
+        content = [self.prompt, self.model, dict(self.options), dict(self.state), dict(self.metadata)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    def job_body(self) -> bytes:
+        """The arq job of every attempt, in the form that arq's JSON deserializer reads."""
+        body: dict[str, Any] = {"t": None, "f": JOB_NAME, "a": [self.turn.full_id], "k": {}}
+        body["et"] = time.time_ns() // 1_000_000
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, values: Mapping[str, bytes]) -> "Request":
+        """The request in a turn's hash."""
+        return cls(
+            Turn(values["session"].decode(), values["tape"].decode(), values["id"].decode()),
+            json.loads(values["prompt"]),
+            values["model"].decode() or None,
+            json.loads(values["options"]),
+            json.loads(values["state"]),
+            json.loads(values["metadata"]),
+        )
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """What a turn ended with."""
+
+    turn: str
+    status: Status
+    text: str | None
+    """The answer; None without one."""
+    error: str | None
+    usage: Mapping[str, Any] | None
+    """Tokens of all model calls of the turn; None when the provider told none."""
+    receipt: Receipt | None
+    """The proof on the tape; None for a turn that never started."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON."""
+        return {
+            "turn": self.turn,
+            "status": self.status,
+            "text": self.text,
+            "error": self.error,
+            "usage": self.usage,
+            "receipt": None if self.receipt is None else self.receipt.as_dict(),
+        }
+
+
+def new_turn_id() -> str:
+    """A random turn id."""
+    return secrets.token_hex(16)
