@@ -7,10 +7,12 @@
     ├── Conflict             stop: the id is taken by something else, or the tape is not what it was
     │   └── Fenced           stop this attempt: another one was granted the session since
     ├── SessionBusy          retry: another turn or fork holds the session
+    ├── QueueFull            retry later: a bound on turns that have not ended is reached
     ├── Outage               retry: a server does not answer, or answers that it cannot write now
-    │   └── TapeBlocked      retry after `bub-redis tape repair`: the tape refuses every write
+    │   └── TapeBlocked      retry once `bub-redis tape verify` finds nothing: the tape refuses every write
     ├── ServerUnfit          stop: the server can be reached and must not be used
     ├── StoreClosed          stop: used after close
+    ├── TimedOut             retry: a run took longer than it may
     └── ModelError           see `action`: a model call failed
         └── ContextOverflow  stop: the context does not fit, also after the automatic handoff
 
@@ -39,6 +41,7 @@ class ErrorKind(StrEnum):
     TEMPORARY = "temporary"
     UNFIT = "unfit"
     CLOSED = "closed"
+    TIMED_OUT = "timed_out"
     PROVIDER = "provider"
     CONTEXT_OVERFLOW = "context_overflow"
 
@@ -85,6 +88,13 @@ class SessionBusy(BubError):
     action = Action.RETRY
 
 
+class QueueFull(BubError):
+    """As many turns or messages as are taken have not ended yet. Nothing was changed; the text carries the numbers."""
+
+    kind = ErrorKind.BUSY
+    action = Action.RETRY
+
+
 class Outage(BubError):
     """A server does not answer or cannot serve now (no connection, LOADING, READONLY, out of memory).
 
@@ -109,6 +119,13 @@ class StoreClosed(BubError):
     """The store or client was used after it was closed."""
 
     kind = ErrorKind.CLOSED
+
+
+class TimedOut(BubError):
+    """A run took longer than its agent allows. What it did until then stands on the tape."""
+
+    kind = ErrorKind.TIMED_OUT
+    action = Action.RETRY
 
 
 class ModelError(BubError):

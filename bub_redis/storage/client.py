@@ -4,6 +4,7 @@ Two pools per server: short commands with a short timeout, and blocking reads, w
 """
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import redis.exceptions as redis_errors
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, StoreClosed, TapeBlocked
+from bub_redis.storage.connection import Pool
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -40,14 +42,24 @@ class ServerInfo:
     eviction_policy: str
     append_only: bool
 
+    @property
+    def may_drop_tapes(self) -> bool:
+        """Whether the server may remove keys by itself to make room."""
+        return self.eviction_policy not in {"noeviction", "unknown"}
+
 
 def masked(url: str) -> str:
     """`url` without its password and parameters, for logs and errors."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 6379
+    except ValueError:
+        # What stands in the port's place may be a part of the password.
+        return f"{url.partition('://')[0]}://***"
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     host = parts.hostname or "localhost"
-    return f"{parts.scheme}://{host}:{parts.port or 6379}{parts.path}"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path}"
 
 
 class RedisServer:
@@ -56,25 +68,28 @@ class RedisServer:
     Made per event loop; opens no connection before the first command. Replies are bytes.
     """
 
-    def __init__(self, url: str) -> None:
-        """Raises ConfigError for a URL that is none."""
+    def __init__(self, url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, retries: int = _RETRIES) -> None:
+        """Connections that wait `timeout_s` for an answer and repeat a command `retries` times.
+
+        Raises ConfigError for a URL that is none.
+        """
         self.address = masked(url)
         self._closed = False
-        self._commands = self._client(url, COMMAND_TIMEOUT_S)
-        self._blocking = self._client(url, _BLOCKING_TIMEOUT_S)
+        self._commands = self._client(url, timeout_s, retries)
+        self._blocking = self._client(url, _BLOCKING_TIMEOUT_S, retries)
 
-    def _client(self, url: str, timeout_s: float) -> Redis:
+    def _client(self, url: str, timeout_s: float, retries: int) -> Redis:
         try:
             # Sockets reached by path have no keepalive; redis-py refuses the option there.
             keepalive: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
-            pool = BlockingConnectionPool.from_url(
+            pool = Pool.from_url(
                 url,
                 max_connections=128,
                 timeout=COMMAND_TIMEOUT_S,
                 socket_timeout=timeout_s,
                 socket_connect_timeout=CONNECT_TIMEOUT_S,
-                health_check_interval=15,
-                retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES),
+                # No health checks: redis-py makes them while it connects, and without a password it then never ends.
+                retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
                 # A fresh list each time: redis-py appends to the one it is given.
                 retry_on_error=[redis_errors.ConnectionError, redis_errors.TimeoutError, OSError],
                 **keepalive,
@@ -113,7 +128,14 @@ class RedisServer:
             raise self._translated(error) from None
 
     def _translated(self, error: Exception) -> BubError:
+        cause = error.__cause__
+        if isinstance(cause, redis_errors.RedisError) and not isinstance(cause, redis_errors.ExecAbortError):
+            # What goes wrong while connecting comes wrapped: a wrong password as a connection that failed. In a
+            # transaction it is the other way round: what was refused comes first, and that EXEC was aborted for it.
+            error = cause
         match error:
+            case redis_errors.AuthenticationError() if "required" in str(error):
+                return self._translated_reply("NOAUTH")
             case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
                 return ConfigError(f"{self.address} refuses the user or password; mend the ones in the URL")
             case redis_errors.NoPermissionError():
@@ -127,7 +149,9 @@ class RedisServer:
                     f"no answer from {self.address} ({_reason(error)}); is the server running and the URL right?"
                 )
             case redis_errors.ResponseError():
-                return self._translated_reply(str(error).partition(" ")[0])
+                # In a pipeline redis-py puts the command, with what users said, before the reply.
+                reply = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
+                return self._translated_reply(reply.partition(" ")[0])
             case _:
                 return Outage(f"{self.address}: {type(error).__name__}")
 
@@ -154,8 +178,11 @@ class RedisServer:
             append_only=bool(persistence.get("aof_enabled", 0)),
         )
 
-    async def check(self) -> ServerInfo:
-        """The server's info if it may hold tapes. Raises ServerUnfit if it is too old, Outage, ConfigError."""
+    async def check(self, *, force: bool = False) -> ServerInfo:
+        """The server's info if it may hold tapes.
+
+        Raises ServerUnfit if it is too old, and without `force` if it may drop tapes to make room; Outage, ConfigError.
+        """
         info = await self.info()
         oldest = OLDEST_VALKEY if info.name == "Valkey" else OLDEST_REDIS
         version = tuple(int(part) for part in info.version.split(".")[:2])
@@ -163,7 +190,20 @@ class RedisServer:
             raise ServerUnfit(
                 f"{self.address} is {info.name} {info.version}; Redis 7.0 or Valkey 7.2 at least is needed"
             )
+        if info.may_drop_tapes and not force:
+            raise ServerUnfit(
+                f"{self.address} may drop tapes when its memory is full (maxmemory-policy {info.eviction_policy}); "
+                "set maxmemory-policy noeviction, or take the risk with BUB_FORCE=1"
+            )
         return info
+
+    async def clock_ahead_s(self) -> float:
+        """How far the server's clock is ahead of this machine's; below 0 where it is behind. Raises Outage."""
+        before = time.time()
+        with self.outages():
+            seconds, microseconds = await self.commands.time()
+        server_s: float = seconds + microseconds / 1e6
+        return server_s - (before + time.time()) / 2
 
     async def aclose(self) -> None:
         """Close all connections; may be repeated."""

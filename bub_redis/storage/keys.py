@@ -2,9 +2,10 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from bub_redis.errors import ConfigError
-from bub_redis.tape.names import SIDECAR_MARKER, encode_name
+from bub_redis.tape.names import SIDECAR_MARKER, encode_name, owner_tape
 
 DEFAULT_NAMESPACE = "bub"
 _NAMESPACE = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -24,31 +25,48 @@ class TapeKeys:
     namespace: str
     name: str
 
-    @property
+    @cached_property
     def _owner(self) -> str:
-        owner, marker, sidecar = self.name.partition(SIDECAR_MARKER)
-        suffix = f"{marker}{encode_name(sidecar)}" if marker else ""
-        return f"{self.namespace}:{{{encode_name(owner)}}}{suffix}"
+        return f"{self.namespace}:{{{encode_name(owner_tape(self.name))}}}"
 
     @property
+    def sidecar(self) -> str:
+        """The name of the sidecar whose tape this is; empty for a tape that is its own owner."""
+        return self.name.partition(SIDECAR_MARKER)[2]
+
+    @cached_property
     def tape(self) -> str:
         """Stream: the entries."""
-        return f"{self._owner}:tape"
+        return f"{self._owner}{SIDECAR_MARKER}{self.sidecar}:tape" if self.sidecar else f"{self._owner}:tape"
 
     @property
     def anchors(self) -> str:
         """Sorted set: every anchor, score = entry number, member = `<stream id> <name>`."""
-        return f"{self._owner}:tape:anchors"
+        return f"{self.tape}:anchors"
 
     @property
     def latest(self) -> str:
         """Hash: anchor name → stream id of its latest."""
-        return f"{self._owner}:tape:anchors:latest"
+        return f"{self.anchors}:latest"
+
+    @property
+    def written(self) -> tuple[str, str, str]:
+        """What a block writes: stream, anchors, latest of each name."""
+        return self.tape, self.anchors, self.latest
 
     @property
     def state(self) -> str:
-        """Hash: generation, count, last number, ms, last receipt, the open turn."""
+        """Hash: where the tape and each of its sidecars stands, the last receipt, the open turn."""
         return f"{self._owner}:state"
+
+    @property
+    def prefix(self) -> str:
+        """What the fields of this tape in `state` begin with: nothing, or `<sidecar>/`."""
+        return f"{self.sidecar}/" if self.sidecar else ""
+
+    def fields(self, *names: str) -> list[str]:
+        """The fields of this tape in `state` that have these names."""
+        return [self.prefix + name for name in names]
 
     @property
     def turns(self) -> str:
@@ -65,9 +83,19 @@ class TapeKeys:
         """String: `<token>:<secret>` of the last grant."""
         return f"{self._owner}:fence"
 
-    def batch(self, batch_id: str) -> str:
-        """String with a TTL: a direct append that was made, so that its repeat is not made again."""
-        return f"{self._owner}:batch:{batch_id}"
+    @property
+    def batches(self) -> tuple[str, str]:
+        """Two hashes with a TTL: direct appends that were made, so that a repeat is not made again."""
+        return f"{self._owner}:batches:0", f"{self._owner}:batches:1"
+
+    @property
+    def parked_turns(self) -> str:
+        """Sorted set with a TTL: turn or run with a parked overlay → when it was parked, in ms."""
+        return f"{self._owner}:parked"
+
+    def parked(self, turn: str) -> str:
+        """Stream with a TTL: the overlay of a merge that the fence refused."""
+        return f"{self._owner}:parked:{encode_name(turn)}"
 
     def frames(self, turn: str) -> str:
         """Stream with a TTL: what followers of a turn see."""
@@ -125,6 +153,21 @@ class QueueKeys:
         return f"{self.namespace}:dispatches"
 
     @property
+    def dead(self) -> str:
+        """Sorted set: turns that ended as poison → when, in ms."""
+        return f"{self.namespace}:dead"
+
+    @property
+    def open_turns(self) -> str:
+        """Counter: turns that have not ended, in all sessions."""
+        return f"{self.namespace}:open"
+
+    @property
+    def control_prefix(self) -> str:
+        """Before a worker id: list of hints that a turn of that worker was cancelled or steered."""
+        return f"{self.namespace}:control:"
+
+    @property
     def wake(self) -> str:
         """List: hints that there is work."""
         return f"{self.namespace}:wake"
@@ -139,6 +182,11 @@ class QueueKeys:
         """What arq's job ids of this namespace begin with."""
         return f"{self.namespace}/"
 
+    @property
+    def workers(self) -> str:
+        """Sorted set: workers → when they last showed that they live, in ms."""
+        return f"{self.namespace}:workers"
+
     def worker(self, worker_id: str) -> str:
         """Hash with a TTL: heartbeat and load of one worker."""
         return f"{self.namespace}:worker:{worker_id}"
@@ -150,6 +198,10 @@ class QueueKeys:
     def turn(self, full_id: str) -> str:
         """The hash of one turn."""
         return self.turn_prefix + full_id
+
+    def steers(self, full_id: str) -> str:
+        """List: full ids of the steering messages of one turn, in order; each is kept as the turn it may become."""
+        return f"{self.turn(full_id)}:steer"
 
 
 ARQ_JOB_PREFIX = "arq:job:"

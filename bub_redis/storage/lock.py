@@ -3,15 +3,16 @@
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from bub_redis.errors import Outage, SessionBusy
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import refused
-from bub_redis.storage.script import Script
+from bub_redis.storage.script import Argument, Script
 from bub_redis.tape.store import Grant
 
 _GRANT = Script(__package__, "grant")
@@ -46,6 +47,11 @@ class Committed:
         receipt_id, status, steers = mark.decode().split(" ")
         return cls(receipt_id, status, int(steers))
 
+    @property
+    def mark(self) -> str:
+        """The mark that says this."""
+        return f"{self.receipt_id} {self.status} {self.steers}"
+
 
 class SessionLock:
     """Grants the sessions of one tape server."""
@@ -63,41 +69,54 @@ class SessionLock:
         dispatch: int | None = None,
         secret: str,
         opening: Opening | None = None,
+        between_turns: bool = False,
     ) -> Grant | Committed:
         """Take the session at once, or learn that `holder` is committed. Repeating it gives the same grant.
 
-        Raises SessionBusy if a library fork, or an attempt of an equal or higher dispatch number, holds the session;
-        TapeBlocked, Outage.
+        Raises SessionBusy if a library fork, or an attempt of an equal or higher dispatch number, holds the session,
+        and with `between_turns` also if a turn is open that nobody works on now; TapeBlocked, Outage.
         """
         keys = TapeKeys(self._namespace, tape)
         frame = (opening.type, opening.attempt, opening.data, opening.ttl_ms) if opening else ("", 0, b"", 0)
         with self._server.outages():
             verdict, *rest = await _GRANT.run(
                 self._server.commands,
-                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder)],
-                [holder, "-" if dispatch is None else dispatch, secret, self._lease_ms, *frame],
+                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.tape, keys.journal(holder)],
+                [
+                    holder,
+                    "-" if dispatch is None else dispatch,
+                    secret,
+                    self._lease_ms,
+                    *frame,
+                    "1" if between_turns else "",
+                    *keys.fields(*HEAD_FIELDS),
+                ],
             )
         match verdict:
             case b"GRANTED":
-                return Grant(tape, holder, int(rest[0]), secret, dispatch)
+                token, values, has_journal, *tail = rest
+                head = head_of(values, stored_in(tail[0]) if tail else None)
+                return Grant(tape, holder, int(token), secret, dispatch, head, bool(has_journal))
             case b"COMMITTED":
                 return Committed.from_mark(rest[0])
             case b"BUSY":
-                raise SessionBusy(f"session {tape!r} is held by {rest[0].decode().split(':', 2)[2]!r}; try again later")
+                raise SessionBusy(f"session {tape!r} is held by {rest[0].decode()!r}; try again later")
             case _:
                 raise refused(tape, rest[0].decode())
 
     async def renew(self, grant: Grant) -> bool:
         """Extend the lock by a lease; whether the session is still ours. Raises Outage, which is not a loss."""
-        keys = TapeKeys(self._namespace, grant.tape)
+        (ours,) = await self.renew_all([grant])
+        return ours
+
+    async def renew_all(self, grants: Sequence[Grant]) -> list[bool]:
+        """The same for any number of grants, in one round trip."""
+        calls: list[tuple[list[str], list[Argument]]] = []
+        for grant in grants:
+            keys = TapeKeys(self._namespace, grant.tape)
+            calls.append(([keys.lock, keys.fence, keys.state], [grant.lock, grant.fence, grant.holder, self._lease_ms]))
         with self._server.outages():
-            return bool(
-                await _RENEW.run(
-                    self._server.commands,
-                    [keys.lock, keys.fence, keys.state],
-                    [grant.lock, grant.fence, grant.holder, self._lease_ms],
-                )
-            )
+            return [bool(ours) for ours in await _RENEW.run_each(self._server.commands, calls)]
 
     async def release(self, grant: Grant, *, still_open: bool = False) -> None:
         """Give the session back if it is ours; `still_open` where another attempt goes on with the turn."""
@@ -110,13 +129,14 @@ class SessionLock:
             )
 
     @asynccontextmanager
-    async def hold(self, tape: str, holder: str, wait_s: float) -> AsyncIterator[Grant]:
+    async def hold(self, tape: str, holder: str, wait_s: float, *, between_turns: bool = False) -> AsyncIterator[Grant]:
         """Hold the session for a library fork: wait for it, renew it while open, release it at the end.
 
-        A holder that was committed before is granted all the same: its merge gives the receipt of then. Raises
-        SessionBusy if the session stays held longer than `wait_s`, Outage.
+        A holder that was committed before is granted all the same: its merge gives the receipt of then. With
+        `between_turns` no turn may be open either. Raises SessionBusy if the session stays held longer than `wait_s`,
+        Outage.
         """
-        grant = await self._granted_within(tape, holder, wait_s)
+        grant = await self._granted_within(tape, holder, wait_s, between_turns)
         keeper = asyncio.create_task(self._keep(grant))
         try:
             yield grant
@@ -128,13 +148,13 @@ class SessionLock:
             with suppress(Outage):
                 await self.release(grant)
 
-    async def _granted_within(self, tape: str, holder: str, wait_s: float) -> Grant:
+    async def _granted_within(self, tape: str, holder: str, wait_s: float, between_turns: bool) -> Grant:
         secret = secrets.token_hex(8)
         deadline = asyncio.get_running_loop().time() + wait_s
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                granted = await self.grant(tape, holder, secret=secret)
+                granted = await self.grant(tape, holder, secret=secret, between_turns=between_turns)
             except SessionBusy:
                 if asyncio.get_running_loop().time() + pause_s > deadline:
                     raise

@@ -1,18 +1,40 @@
-"""Reading a tape: its head, slices in pages, and the chain of digests, each page checked against the generation."""
+"""Reading a tape: its head, outline and slices, and the chain of digests, always of one generation.
 
-from collections.abc import AsyncIterator
+A slice is read in pages, from either end. Each page comes together with the generation, so that two generations never
+mix (cases 74 and 141). Dates filter on an entry's `date`, which no index knows: a period is read through like a text.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from bub_redis.errors import Conflict
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
+from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.script import Script
+from bub_redis.tape.damage import Damage
 from bub_redis.tape.entry import StoredEntry, TapeEntry
-from bub_redis.tape.query import TapeQuery
+from bub_redis.tape.info import Outline, outlined
+from bub_redis.tape.query import Filter, TapeQuery
 from bub_redis.tape.receipt import Receipt
 from bub_redis.tape.store import Head
 
-_PAGE_ENTRIES = 200
-_ANCHORS_PAGE = 100
+_BOUNDS = Script(__package__, "bounds")
+
+_FIRST_PAGE_ENTRIES = 64
+_LARGEST_PAGE_ENTRIES = 512
+_PAGE_BYTES = 1024 * 1024
+"""What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
+_FIELDS = {b"kind", b"payload", b"meta", b"date"}
+# As bytes, commands are answered as the server answers them: redis-py makes a dict of each entry for those it knows.
+_XRANGE, _XREVRANGE = b"XRANGE", b"XREVRANGE"
+
+Page = Sequence[tuple[bytes, Sequence[bytes]]]
+"""Stream ids, with names and values as the server sends them."""
+Readable = Sequence[tuple[bytes, StoredEntry]]
+"""The same without what nobody of us wrote."""
 
 
 def entry_number(stream_id: bytes | str) -> int:
@@ -23,67 +45,140 @@ def entry_number(stream_id: bytes | str) -> int:
 
 def stored_entry(fields: dict[bytes, bytes]) -> StoredEntry | None:
     """The stored entry in a stream entry's fields; None for one that was not written by us."""
-    if fields.keys() != {b"kind", b"payload", b"meta", b"date"}:
+    if fields.keys() != _FIELDS:
         return None
     return StoredEntry(fields[b"kind"], fields[b"payload"], fields[b"meta"], fields[b"date"])
 
 
+@dataclass(frozen=True)
+class _Slice:
+    """A part of a tape at one moment, as XRANGE takes it."""
+
+    keys: TapeKeys
+    head: Head
+    start: str
+    end: str
+
+
 class Reader:
-    """Reads the tapes of one server. Round trips are constant but for the pages of a long slice."""
+    """Reads the tapes of one server. Round trips are constant but for the pages of a long slice.
+
+    Entries that nobody of us wrote, or that cannot be decoded, are left out and counted in `damage`.
+    """
 
     def __init__(self, server: RedisServer, namespace: str) -> None:
         self._server = server
         self._namespace = namespace
+        self.damage = Damage()
 
     def _keys(self, tape: str) -> TapeKeys:
         return TapeKeys(self._namespace, tape)
 
     async def head(self, tape: str) -> Head:
         """Where the tape stands now. Raises TapeBlocked, Outage."""
+        keys = self._keys(tape)
         with self._server.outages():
-            generation, last, last_ms, receipt, digest = await self._server.commands.execute_command(
-                "HMGET", self._keys(tape).state, "generation", "last", "ms", "receipt", "digest"
-            )
-        return Head(
-            int(generation or 0),
-            int(last or 0),
-            int(last_ms or 0),
-            (receipt or b"").decode(),
-            (digest or b"").decode(),
-        )
+            return head_of(await self._server.commands.execute_command("HMGET", keys.state, *keys.fields(*HEAD_FIELDS)))
 
     async def answer(self, query: TapeQuery, head: Head) -> list[TapeEntry]:
-        """Answer `query` as the tape stood at `head`. Raises NotFound, Conflict after a reset, Outage."""
-        start = "-"
-        if query.wants_anchor:
-            anchor = await self._anchor_id(query, head)
-            if anchor is None:
-                raise query.missing_anchor()
-            start = f"({anchor}"
+        """Answer `query` as the tape stood at `head`. Raises NotFound, InvalidInput, Conflict after a reset, Outage."""
+        asked = Filter.of(query)
         found: list[TapeEntry] = []
+        part = await self._part(query, head)
         if query._limit == 0:
             return found
-        async for stream_id, stored in self._slice(query.tape, start, head):
-            if query.matches_kind(stored.kind.decode()):
-                found.append(TapeEntry.decode(entry_number(stream_id), stored))
-                if len(found) == query._limit:
-                    break
-        return found
+        first_page = _FIRST_PAGE_ENTRIES
+        if asked.takes_all and query._limit is not None:
+            first_page = min(first_page, query._limit)
+        async for page in self._pages(part, first_page_entries=first_page):
+            found += self._taken(part, asked, page)
+            if query._limit is not None and len(found) >= query._limit:
+                break
+        return found if query._limit is None else found[: query._limit]
+
+    async def newest_first(self, query: TapeQuery, head: Head) -> AsyncIterator[TapeEntry]:
+        """The answer from its end to its start, without its limit; raises as `answer` does."""
+        async for entry in self._entries(await self._part(query, head), Filter.of(query), backwards=True):
+            yield entry
+
+    async def oldest_first(self, tape: str, head: Head) -> AsyncIterator[TapeEntry]:
+        """All entries in order; raises as `answer` does."""
+        async for entry in self._entries(self._whole(tape, head), Filter()):
+            yield entry
+
+    async def outline(self, tape: str, anchors: int, head: Head) -> Outline:
+        """Counts and landmarks as the tape stood at `head`. Raises Conflict after a reset, Outage.
+
+        Two round trips at any length. A tape whose numbers have gaps, which only hands can make, is counted entry by
+        entry instead.
+        """
+        keys = self._keys(tape)
+        async with self._server.commands.pipeline(transaction=True) as pipe:
+            pipe.hmget(keys.state, keys.fields("generation", "count", "last"))
+            pipe.xlen(keys.tape)
+            pipe.zcount(keys.anchors, "-inf", head.last)
+            pipe.zrevrangebyscore(keys.anchors, head.last, "-inf", start=0, num=max(1, anchors))
+            with self._server.outages():
+                state, length, named, members = await pipe.execute()
+        generation, count, last = (int(value or 0) for value in state)
+        self._check_generation(tape, head, generation)
+        if not length == count == last:
+            return await self._counted(tape, anchors, head)
+        newest_ids = [member.partition(b" ")[0].decode() for member in members]
+        *newest, usage = await self._single(keys, head, [*reversed(newest_ids[:anchors]), head.usage])
+        return Outline(
+            entries=head.last,
+            anchors=named,
+            since_anchor=head.last - (entry_number(newest_ids[0]) if newest_ids else 0),
+            newest_anchors=[anchor for anchor in newest if anchor is not None],
+            usage=usage,
+        )
+
+    async def _counted(self, tape: str, anchors: int, head: Head) -> Outline:
+        """The outline from the entries themselves, read page by page in memory that does not grow with the tape."""
+        outline = Outline()
+        async for entry in self._entries(self._whole(tape, head), Filter()):
+            outline = outline.followed_by(outlined([entry], anchors), anchors)
+        return outline
+
+    async def _single(self, keys: TapeKeys, head: Head, stream_ids: Sequence[str]) -> list[TapeEntry | None]:
+        """The entries with these stream ids, in one round trip; None for an id that is empty or holds none."""
+        async with self._server.commands.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.state, *keys.fields("generation"))
+            for stream_id in filter(None, stream_ids):
+                pipe.execute_command(_XRANGE, keys.tape, stream_id, stream_id)
+            with self._server.outages():
+                generation, *pages = await pipe.execute()
+        self._check_generation(keys.name, head, generation)
+        found = iter(pages)
+        return [self._first(keys, next(found)) if stream_id else None for stream_id in stream_ids]
+
+    def _first(self, keys: TapeKeys, page: Page) -> TapeEntry | None:
+        for stream_id, fields in page:
+            if stored := self._readable(keys, stream_id, fields):
+                return self._decoded(keys, stream_id, stored)
+        return None
 
     async def stored(self, tape: str, stream_id: str, count: int) -> list[tuple[bytes, StoredEntry]]:
         """Up to `count` entries from `stream_id` on. Raises Outage."""
         with self._server.outages():
-            page = await self._server.commands.xrange(self._keys(tape).tape, min=stream_id, count=count)
-        return [(found_id, stored) for found_id, fields in page if (stored := stored_entry(fields))]
+            page = await self._server.commands.execute_command(
+                _XRANGE, self._keys(tape).tape, stream_id, "+", "COUNT", count
+            )
+        return [(found_id, stored) for found_id, fields in page if (stored := stored_in(fields))]
 
     async def uncovered(self, tape: str, head: Head) -> AsyncIterator[StoredEntry]:
         """What stands on the tape up to `head` and no receipt covers, in order."""
-        async for stream_id, stored in self._slice(tape, head.receipt or "-", head):
-            if stream_id.decode() == head.receipt:
-                receipt = Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), head.receipt)
-                for unseen in await self._unseen(tape, receipt):
-                    yield unseen
-            yield stored
+        if head.tail and not Receipt.from_entry(TapeEntry.decode(head.last, head.tail), head.receipt).unseen:
+            yield head.tail
+            return
+        async for page in self._pages(_Slice(self._keys(tape), head, head.receipt or "-", head.last_id)):
+            for stream_id, stored in page:
+                if stream_id.decode() == head.receipt:
+                    receipt = Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), head.receipt)
+                    for unseen in await self._unseen(tape, receipt):
+                        yield unseen
+                yield stored
 
     async def _unseen(self, tape: str, receipt: Receipt) -> list[StoredEntry]:
         """What others appended between the opening of that receipt's fork and its block."""
@@ -92,52 +187,125 @@ class Reader:
         # All entries of a block have one ms, so the id of its first is known.
         first_id = f"{receipt.id.partition('-')[0]}-{receipt.first}"
         with self._server.outages():
-            page = await self._server.commands.xrevrange(
-                self._keys(tape).tape, max=f"({first_id}", count=len(receipt.unseen)
+            page = await self._server.commands.execute_command(
+                _XREVRANGE, self._keys(tape).tape, f"({first_id}", "-", "COUNT", len(receipt.unseen)
             )
-        return [stored for _, fields in reversed(page) if (stored := stored_entry(fields))]
+        return [stored for _, fields in reversed(page) if (stored := stored_in(fields))]
 
-    async def _anchor_id(self, query: TapeQuery, head: Head) -> str | None:
-        """The stream id of the latest anchor that `query` starts after and `head` had seen."""
+    def _whole(self, tape: str, head: Head) -> _Slice:
+        return _Slice(self._keys(tape), head, "-", head.last_id)
+
+    async def _part(self, query: TapeQuery, head: Head) -> _Slice:
+        """The slice that a query's anchors cut out, at most one round trip. Raises NotFound, Conflict, Outage."""
         keys = self._keys(query.tape)
-        if query._after_anchor is None:
-            newest = await self._anchors(keys, head, 0, 1)
-            return newest[0][0] if newest else None
-        wanted = encoded_anchor(query._after_anchor)
-        with self._server.outages():
-            latest = await self._server.commands.execute_command("HGET", keys.latest, wanted)
-        if latest is None or entry_number(latest) <= head.last:
-            return None if latest is None else str(latest.decode())
-        # The name was used again after `head`: look for the one before.
-        for offset in range(0, head.last, _ANCHORS_PAGE):
-            for anchor_id, name in await self._anchors(keys, head, offset, _ANCHORS_PAGE):
-                if name == wanted:
-                    return anchor_id
-        return None
+        if not query.wants_anchor:
+            return self._whole(query.tape, head)
+        if query._between_anchors is not None:
+            begin, end = await self._searched(query, head, *query._between_anchors)
+            return _Slice(keys, head, f"({begin}", f"({end}")
+        if query._after_anchor is not None:
+            begin, _ = await self._searched(query, head, query._after_anchor)
+            return _Slice(keys, head, f"({begin}", head.last_id)
+        if head.anchor:
+            return _Slice(keys, head, f"({head.anchor}", head.last_id)
+        async with self._server.commands.pipeline(transaction=True) as pipe:
+            pipe.hget(keys.state, *keys.fields("generation"))
+            pipe.zrevrangebyscore(keys.anchors, head.last, "-inf", start=0, num=1)
+            with self._server.outages():
+                generation, members = await pipe.execute()
+        self._check_generation(query.tape, head, generation)
+        if not members:
+            raise query.missing_anchor()
+        return _Slice(keys, head, f"({members[0].partition(b' ')[0].decode()}", head.last_id)
 
-    async def _anchors(self, keys: TapeKeys, head: Head, offset: int, count: int) -> list[tuple[str, bytes]]:
-        """Stream id and name of anchors up to `head`, newest first."""
+    async def _searched(self, query: TapeQuery, head: Head, *names: str) -> tuple[str, str]:
+        """The stream ids of the anchors with these names that bound a slice: see `bounds.lua`."""
+        keys = self._keys(query.tape)
         with self._server.outages():
-            members = await self._server.commands.zrevrangebyscore(
-                keys.anchors, head.last, "-inf", start=offset, num=count
+            generation, *ids = await _BOUNDS.run(
+                self._server.commands,
+                [keys.anchors, keys.state, keys.latest],
+                [*keys.fields("generation"), head.last, *map(encoded_anchor, names)],
             )
-        pairs = [member.partition(b" ") for member in members]
-        return [(anchor_id.decode(), name) for anchor_id, _, name in pairs]
+        self._check_generation(query.tape, head, generation)
+        if not ids:
+            raise query.missing_anchor()
+        begin, end = ids
+        return begin.decode(), end.decode()
 
-    async def _slice(self, tape: str, start: str, head: Head) -> AsyncIterator[tuple[bytes, StoredEntry]]:
-        """Entries from `start` up to `head`, in pages, each read together with the generation (cases 74 and 141)."""
-        keys = self._keys(tape)
-        while head.last:
-            async with self._server.commands.pipeline(transaction=True) as pipe:
-                pipe.hget(keys.state, "generation")
-                pipe.xrange(keys.tape, min=start, max=head.last_id, count=_PAGE_ENTRIES)
-                with self._server.outages():
-                    generation, page = await pipe.execute()
-            if int(generation or 0) != head.generation:
-                raise Conflict(f"tape {tape!r} was reset meanwhile; open it again")
-            for stream_id, fields in page:
-                if stored := stored_entry(fields):
-                    yield stream_id, stored
-            if len(page) < _PAGE_ENTRIES:
+    async def _entries(self, part: _Slice, asked: Filter, *, backwards: bool = False) -> AsyncIterator[TapeEntry]:
+        """What `asked` takes of a slice."""
+        async for page in self._pages(part, backwards=backwards):
+            for entry in self._taken(part, asked, page):
+                yield entry
+
+    def _taken(self, part: _Slice, asked: Filter, page: Readable) -> Iterator[TapeEntry]:
+        """What `asked` takes of a page. What cannot be in the answer is not decoded."""
+        takes_all = asked.takes_all
+        for stream_id, stored in page:
+            if takes_all:
+                if entry := self._decoded(part.keys, stream_id, stored):
+                    yield entry
+                continue
+            try:
+                possible = asked.takes_kind_and_date(stored.kind.decode(), stored.date.decode())
+            except UnicodeDecodeError:
+                self._note(part.keys, stream_id, "not UTF-8")
+                continue
+            if possible and (entry := self._decoded(part.keys, stream_id, stored)) and asked.takes(entry):
+                yield entry
+
+    async def _pages(
+        self, part: _Slice, *, backwards: bool = False, first_page_entries: int = _FIRST_PAGE_ENTRIES
+    ) -> AsyncIterator[Readable]:
+        """The readable entries of a slice, page by page. Raises Conflict after a reset, Outage."""
+        start, end, count = part.start, part.end, first_page_entries
+        while part.head.last:
+            page = await self._page(part, start, end, count, backwards)
+            readable = [
+                (stream_id, stored)
+                for stream_id, fields in page
+                if (stored := self._readable(part.keys, stream_id, fields)) is not None
+            ]
+            yield readable
+            if len(page) < count:
                 return
-            start = f"({page[-1][0].decode()}"
+            edge = f"({page[-1][0].decode()}"
+            start, end = (start, edge) if backwards else (edge, end)
+            size_bytes = sum(stored.size_bytes for _, stored in readable)
+            fitting = _PAGE_BYTES * len(page) // (size_bytes + 1)
+            count = max(1, min(count * 2, fitting, _LARGEST_PAGE_ENTRIES))
+
+    async def _page(self, part: _Slice, start: str, end: str, count: int, backwards: bool) -> Page:
+        async with self._server.commands.pipeline(transaction=True) as pipe:
+            pipe.hget(part.keys.state, *part.keys.fields("generation"))
+            if backwards:
+                pipe.execute_command(_XREVRANGE, part.keys.tape, end, start, "COUNT", count)
+            else:
+                pipe.execute_command(_XRANGE, part.keys.tape, start, end, "COUNT", count)
+            with self._server.outages():
+                generation, page = await pipe.execute()
+        self._check_generation(part.keys.name, part.head, generation)
+        read: Page = page
+        return read
+
+    def _check_generation(self, tape: str, head: Head, generation: Any) -> None:
+        if int(generation or 0) != head.generation:
+            raise Conflict(f"tape {tape!r} was reset meanwhile; open it again")
+
+    def _readable(self, keys: TapeKeys, stream_id: bytes, fields: Sequence[bytes]) -> StoredEntry | None:
+        # Redis numbers what is added by hand (`XADD * …`) from 0; our numbers start at 1.
+        stored = None if stream_id.endswith(b"-0") else stored_in(fields)
+        if stored is None:
+            self._note(keys, stream_id, "not written by bub-redis")
+        return stored
+
+    def _decoded(self, keys: TapeKeys, stream_id: bytes, stored: StoredEntry) -> TapeEntry | None:
+        try:
+            return TapeEntry.decode(entry_number(stream_id), stored)
+        except (ValueError, RecursionError):
+            self._note(keys, stream_id, "not an entry's fields")
+            return None
+
+    def _note(self, keys: TapeKeys, stream_id: bytes, reason: str) -> None:
+        self.damage.note(keys.name, stream_id.decode(), reason)

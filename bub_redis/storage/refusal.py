@@ -2,6 +2,13 @@
 
 from bub_redis.errors import BubError, Conflict, Fenced, Outage, TapeBlocked
 
+_UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "WRONGTYPE"})
+
+
+def is_unfit(code: str) -> bool:
+    """Whether the refusal is about the tape itself, and not about the server, or about who may write."""
+    return code in _UNFIT
+
 
 def refused(tape: str, code: str) -> BubError:
     """The error for a refusal: Fenced, Conflict, TapeBlocked or Outage."""

@@ -7,6 +7,7 @@ JSON passes through scripts as bytes: none of them parses or builds a payload.
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
@@ -39,6 +40,17 @@ class Script:
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 
+    async def run_each(self, client: Redis, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
+        """Run once for each keys and arguments of `calls`, in one round trip; the replies in order."""
+        async with client.pipeline(transaction=False) as pipe:
+            for keys, args in calls:
+                pipe.execute_command("EVALSHA", self.sha, len(keys), *keys, *args)
+            replies = await pipe.execute(raise_on_error=False)
+        return [
+            await self.run(client, *call) if isinstance(reply, NoScriptError) else _raised(reply)
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
     async def run_in_transaction(self, client: Redis, keys: Sequence[str], args: Sequence[Argument]) -> Any:
         """The same between MULTI and EXEC, in one round trip."""
         try:
@@ -46,12 +58,62 @@ class Script:
         except NoScriptError:
             return await self._transaction(client, "EVAL", self.text, keys, args)
 
+    async def run_replicated(
+        self, client: Redis, keys: Sequence[str], args: Sequence[Argument], replicas: "Replicas"
+    ) -> Any:
+        """The same in a transaction, then WAIT on the same connection, in one round trip.
+
+        Raises NotReplicated if fewer replicas than asked for have it in time; on this server it is done then.
+        """
+        try:
+            return await self._replicated(client, "EVALSHA", self.sha, keys, args, replicas)
+        except NoScriptError:
+            return await self._replicated(client, "EVAL", self.text, keys, args, replicas)
+
     async def _transaction(
         self, client: Redis, command: str, script: str, keys: Sequence[str], args: Sequence[Argument]
     ) -> Any:
         async with client.pipeline(transaction=True) as pipe:
             pipe.execute_command(command, script, len(keys), *keys, *args)
             (reply,) = await pipe.execute(raise_on_error=False)
-        if isinstance(reply, Exception):
-            raise reply
+        return _raised(reply)
+
+    async def _replicated(
+        self,
+        client: Redis,
+        command: str,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        replicas: "Replicas",
+    ) -> Any:
+        # redis-py's own transaction gives its connection back before anything can wait on it.
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.execute_command("MULTI")
+            pipe.execute_command(command, script, len(keys), *keys, *args)
+            pipe.execute_command("EXEC")
+            pipe.execute_command("WAIT", replicas.count, int(replicas.timeout_s * 1000))
+            *_, replies, reached = await pipe.execute(raise_on_error=False)
+        (reply,) = _raised(replies)
+        _raised(reply)
+        if _raised(reached) < replicas.count:
+            raise NotReplicated(reached)
         return reply
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """How many replicas must have a commit before it is acknowledged, and how long to wait for them."""
+
+    count: int
+    timeout_s: float
+
+
+class NotReplicated(Exception):
+    """Fewer replicas than asked for have what was written; `args[0]` says how many."""
+
+
+def _raised(reply: Any) -> Any:
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

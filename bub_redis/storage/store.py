@@ -1,27 +1,36 @@
 """Tapes on Redis Streams."""
 
-import asyncio
 import contextlib
-import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
-from bub_redis.errors import Conflict, Outage
+from bub_redis import faults
+from bub_redis.errors import Conflict, Fenced, InvalidInput
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import Closing, Writer
-from bub_redis.storage.keys import DEFAULT_NAMESPACE, TapeKeys, check_namespace, known_tapes
+from bub_redis.storage.erase import Eraser, Hook
+from bub_redis.storage.keys import DEFAULT_NAMESPACE, TapeKeys, check_namespace
+from bub_redis.storage.known import KnownTapes
 from bub_redis.storage.lock import Committed, SessionLock
+from bub_redis.storage.parking import Parked, Parking
 from bub_redis.storage.reader import Reader, entry_number
+from bub_redis.storage.script import Replicas
+from bub_redis.tape.block import Block
+from bub_redis.tape.damage import Damage
 from bub_redis.tape.entry import TapeEntry
-from bub_redis.tape.names import SIDECAR_MARKER, check_tape_name
+from bub_redis.tape.info import Outline
+from bub_redis.tape.names import check_tape_name, owner_tape
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.store import Commit, Grant, Head
 
 DEFAULT_LEASE_S = 9.0
 _REREADS = 5
+_Answer = TypeVar("_Answer")
 
 
 class RedisTapeStore:
@@ -31,15 +40,22 @@ class RedisTapeStore:
     """
 
     def __init__(
-        self, server: RedisServer, *, namespace: str = DEFAULT_NAMESPACE, lease_s: float = DEFAULT_LEASE_S
+        self,
+        server: RedisServer,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        lease_s: float = DEFAULT_LEASE_S,
+        replicas: Replicas | None = None,
     ) -> None:
+        """A store on `server`; with `replicas`, merges are acknowledged only when so many have them."""
         self.server = server
         self.namespace = check_namespace(namespace)
         self.lock = SessionLock(server, namespace, lease_s)
         self._reader = Reader(server, namespace)
-        self._writer = Writer(server, namespace)
-        self._registered: set[str] = set()
-        self._registrations: set[asyncio.Task[None]] = set()
+        self._writer = Writer(server, namespace, replicas)
+        self._eraser = Eraser(server, namespace, self.lock, self._reader)
+        self._parking = Parking(server, namespace)
+        self._known = KnownTapes(server, namespace)
 
     @classmethod
     def from_url(
@@ -50,8 +66,12 @@ class RedisTapeStore:
 
     async def aclose(self) -> None:
         """Close all connections; may be repeated. Later use raises StoreClosed."""
-        await asyncio.gather(*self._registrations)
+        await self.settle()
         await self.server.aclose()
+
+    async def settle(self) -> None:
+        """Wait for what is noted beside appends and merges in the background; raises nothing."""
+        await self._known.settle()
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,23 +83,18 @@ class RedisTapeStore:
 
     async def list_tapes(self) -> list[str]:
         """The names of all tapes that hold entries, sorted, without sidecars. Raises Outage."""
-        commands = self.server.commands
-        with self.server.outages():
-            names = [name.decode() for name in await commands.zrange(known_tapes(self.namespace), 0, -1)]
-            async with commands.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.exists(TapeKeys(self.namespace, name).tape)
-                there = await pipe.execute()
-        return sorted(name for name, exists in zip(names, there, strict=True) if exists and SIDECAR_MARKER not in name)
+        return await self._known.names()
 
     async def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
         """The answer to `query`, of one generation of the tape. Raises NotFound, Outage; Conflict if it is reset
         again and again while being read."""
-        check_tape_name(query.tape)
+        return await self._of_one_generation(query.tape, partial(self._reader.answer, query))
+
+    async def _of_one_generation(self, tape: str, read: Callable[[Head], Awaitable[_Answer]]) -> _Answer:
         for _ in range(_REREADS):
             with contextlib.suppress(Conflict):
-                return await self._reader.answer(query, await self.head(query.tape))
-        return await self._reader.answer(query, await self.head(query.tape))
+                return await read(await self.head(tape))
+        return await read(await self.head(tape))
 
     async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
         """Append entries as one unit and return them as stored.
@@ -89,11 +104,10 @@ class RedisTapeStore:
         check_tape_name(tape)
         if not entries:
             return []
-        stored = [entry.encode() for entry in entries]
-        await self._register(tape)
-        last = entry_number(await self._writer.append(tape, stored, _anchors(entries)))
-        first = last - len(stored) + 1
-        return [TapeEntry.decode(first + place, value) for place, value in enumerate(stored)]
+        block = Block.of(entries)
+        await self._known.note(tape)
+        first = entry_number(await self._writer.append(tape, block)) - len(block) + 1
+        return [TapeEntry.encoded(first + place, stored) for place, stored in enumerate(block.entries)]
 
     async def head(self, tape: str) -> Head:
         """Where the tape stands now; an empty Head for an unknown one. Raises Outage."""
@@ -102,6 +116,32 @@ class RedisTapeStore:
     async def fetch_until(self, query: TapeQuery, head: Head) -> list[TapeEntry]:
         """Answer `query` as the tape stood at `head`. Raises NotFound, Conflict after a reset, Outage."""
         return await self._reader.answer(query, head)
+
+    async def outline(self, tape: str, anchors: int, head: Head | None = None) -> Outline:
+        """Counts and landmarks of the tape, as it stood at `head` if given, in at most three round trips.
+
+        Raises Conflict if the tape was reset since `head`, Outage.
+        """
+        read = partial(self._reader.outline, tape, anchors)
+        return await (self._of_one_generation(tape, read) if head is None else read(head))
+
+    async def newest_first(self, query: TapeQuery, head: Head | None = None) -> AsyncIterator[TapeEntry]:
+        """The answer to `query` from its end to its start, without a limit, read in pages as far as it is asked for.
+
+        Raises NotFound for a missing anchor, Conflict if the tape is reset meanwhile, Outage.
+        """
+        async for entry in self._reader.newest_first(query, head or await self.head(query.tape)):
+            yield entry
+
+    async def oldest_first(self, tape: str, head: Head | None = None) -> AsyncIterator[TapeEntry]:
+        """All entries in order, read in pages. Raises Conflict if the tape is reset meanwhile, Outage."""
+        async for entry in self._reader.oldest_first(tape, head or await self.head(tape)):
+            yield entry
+
+    @property
+    def damage(self) -> Damage:
+        """The entries that could not be read so far."""
+        return self._reader.damage
 
     async def chain(self, tape: str, head: Head) -> Chain:
         """The digest chain over what no receipt covers up to `head`. Raises Conflict after a reset, Outage."""
@@ -113,28 +153,97 @@ class RedisTapeStore:
     async def bootstrap(self, tape: str, entries: Sequence[TapeEntry]) -> bool:
         """Append `entries` if the tape has no anchor yet; whether it did. May be repeated and raced."""
         check_tape_name(tape)
-        stored = [entry.encode() for entry in entries]
-        await self._register(tape)
-        return await self._writer.bootstrap(tape, stored, _anchors(entries))
+        block = Block.of(entries)
+        await self._known.note(tape)
+        return await self._writer.bootstrap(tape, block)
 
     def session(self, tape: str, holder: str, wait_s: float) -> AbstractAsyncContextManager[Grant]:
         """Hold the session for a library fork; see `SessionLock.hold`."""
         return self.lock.hold(check_tape_name(tape), holder, wait_s)
 
     async def commit(self, commit: Commit, closing: Closing | None = None) -> Receipt:
-        """Append the block and its receipt, whole, once, and return the receipt as placed; see `Writer.merge`."""
+        """Append the block and its receipt, whole, once, and return the receipt as placed; see `Writer.merge`.
+
+        What the fence refuses is parked: see `parked`. A repeat after a reset took the receipt raises Conflict.
+        """
         tape = commit.grant.tape
-        await self._register(tape)
-        placed = await self._writer.merge(commit, closing)
-        if isinstance(placed, Committed):
-            return await self.receipt(tape, placed)
-        return commit.receipt.placed(placed)
+        await self._known.note(tape)
+        try:
+            placed = await self._writer.merge(commit, closing)
+        except Fenced:
+            await self._parking.park(commit)
+            raise
+        return await self.receipt(tape, placed) if isinstance(placed, Committed) else placed
+
+    async def append_fenced(self, grant: Grant, tape: str, head: Head, entries: Sequence[TapeEntry]) -> Head:
+        """Append to a sidecar of the granted session at once, whole, once; where it stands then.
+
+        Raises InvalidInput, Fenced, Conflict after a reset of the sidecar, or TapeBlocked with nothing written; Outage
+        when the outcome is unknown.
+        """
+        if not entries:
+            return head
+        ms, _, last = (await self._writer.append_fenced(grant, tape, head, Block.of(entries))).partition("-")
+        faults.point("during-spill")
+        # What the batch may hold beside entries is not known here.
+        return replace(head, last=int(last), last_ms=int(ms), anchor="", tail=None)
+
+    async def reset(
+        self,
+        tape: str,
+        opening: Sequence[TapeEntry] = (),
+        *,
+        seen: Head | None = None,
+        sidecars: Sequence[str] = (),
+        force: bool = False,
+        wait_s: float = 0.0,
+    ) -> None:
+        """Empty the tape and its sidecars' and begin it anew, in one step; see `CommitStore.reset`.
+
+        `force` only bars the tape: whoever asks for it cancels the open turn on the queue side first.
+        """
+        check_tape_name(tape)
+        await self._known.note(tape)
+        await self._eraser.reset(tape, opening, seen=seen, sidecars=sidecars, force=force, wait_s=wait_s)
+
+    async def delete(
+        self, tape: str, *, wait_s: float = 0.0, guard: Hook | None = None, forget: Hook | None = None
+    ) -> None:
+        """Remove the tape, its sidecars and every other key with its name, for good.
+
+        Holds the session to the end: after `guard` raised nothing, the tape's keys go, then what `forget` removes, then
+        its place in the list of tapes, last the lock. May be repeated if it was cut short. Raises what both raise,
+        SessionBusy naming the turn that holds the session or is open on it, TapeBlocked, Outage.
+        """
+        if owner_tape(check_tape_name(tape)) != tape:
+            raise InvalidInput(f"{tape!r} is a sidecar's tape: it is deleted with its owner, or reset by itself")
+
+        async def unlist() -> None:
+            if forget:
+                await forget()
+            await self._known.forget(tape)
+
+        await self._eraser.delete(tape, wait_s=wait_s, guard=guard, forget=unlist)
+
+    async def parked(self, tape: str) -> list[Parked]:
+        """The overlays that the fence refused to merge in the last days, oldest first. Raises Outage."""
+        return await self._parking.parked(check_tape_name(tape))
+
+    async def confirm(self, tape: str, holder: str, committed: Committed) -> None:
+        """Wait for the replicas that an earlier commit may not have reached. Raises Outage if it has not yet."""
+        await self._writer.confirm(tape, holder, committed)
 
     async def committed(self, tape: str, holder: str) -> Committed | None:
         """What `turns` says of a turn or run; None if it was never committed. Raises Outage."""
         with self.server.outages():
             mark = await self.server.commands.execute_command("HGET", TapeKeys(self.namespace, tape).turns, holder)
         return None if mark is None else Committed.from_mark(mark)
+
+    async def committed_ids(self, tape: str) -> list[str]:
+        """The ids of all turns and runs that were committed to the tape. Raises Outage."""
+        turns = TapeKeys(self.namespace, tape).turns
+        with self.server.outages():
+            return [field.decode() async for field, _ in self.server.commands.hscan_iter(turns)]
 
     async def receipt(self, tape: str, committed: Committed) -> Receipt:
         """The receipt that a mark names. Raises Conflict if it is not on the tape any more, Outage."""
@@ -149,28 +258,3 @@ class RedisTapeStore:
             if entry_number(stream_id) == number:
                 return TapeEntry.decode(number, stored)
         return None
-
-    async def _register(self, tape: str) -> None:
-        """Keep the tape in the list of known ones: before its first commit, and beside later ones without waiting."""
-        if SIDECAR_MARKER in tape:
-            return
-        if tape in self._registered:
-            task = asyncio.create_task(self._note(tape))
-            self._registrations.add(task)
-            task.add_done_callback(self._registrations.discard)
-            return
-        with self.server.outages():
-            await self._zadd_known(tape)
-        self._registered.add(tape)
-
-    async def _note(self, tape: str) -> None:
-        # Only the order of the list suffers: the tape was put on it before its first commit.
-        with contextlib.suppress(Outage), self.server.outages():
-            await self._zadd_known(tape)
-
-    async def _zadd_known(self, tape: str) -> None:
-        await self.server.commands.zadd(known_tapes(self.namespace), {tape: time.time_ns() // 1_000_000}, gt=True)
-
-
-def _anchors(entries: Sequence[TapeEntry]) -> list[tuple[int, str]]:
-    return [(place, name) for place, entry in enumerate(entries) if (name := entry.anchor_name) is not None]

@@ -1,16 +1,17 @@
 """Views: the messages of one model call, derived from a tape's entries each time and never stored."""
 
 import inspect
-import json
-import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import republic
 
+from bub_redis.errors import NotFound
 from bub_redis.tape.entry import TapeEntry
+from bub_redis.tape.openai import OpenAIMessages
 from bub_redis.tape.query import TapeQuery
+from bub_redis.tape.replay import RepublicMessages, replayed
 
 
 class _LastAnchor:
@@ -47,118 +48,75 @@ class TapeContext:
             return query.last_anchor()
         return query.after_anchor(self.anchor)
 
+    async def entries(self, query: TapeQuery) -> list[TapeEntry]:
+        """What this context selects from: the entries since where it starts, read at once.
+
+        A tape without any anchor is read from its start (case 82). Raises NotFound if the context names an anchor that
+        is missing, Outage if the store does not answer.
+        """
+        asked = self.build_query(query)
+        try:
+            return await asked.all()
+        except NotFound:
+            if self.anchor is not LAST_ANCHOR:
+                raise
+            return await asked.without_anchor().all()
+
     async def messages(self, entries: Iterable[TapeEntry]) -> list[Any]:
-        """The messages made of `entries`. Entries with meta `context: false` never reach a selector."""
-        visible = [entry for entry in entries if entry.meta.get("context") is not False]
+        """The messages made of `entries`.
+
+        Entries with meta `context: false` never reach a selector, and what a handoff entered again only where the
+        first time is not among the entries: so every view holds a prompt once.
+        """
+        visible = _once([entry for entry in entries if entry.meta.get("context") is not False])
         selected = (self.select or _message_entries)(visible, self)
         return list(await selected if inspect.isawaitable(selected) else selected)
 
 
 def default_tape_context() -> TapeContext:
-    """Replay what the agent loop recorded since the last anchor as Republic messages."""
-    return TapeContext(select=_replay)
+    """Replay what was recorded since the last anchor as Republic messages: texts, calls, results, reasoning, media.
+
+    An anchor that another query selects is an assistant message.
+    """
+    return TapeContext(select=_republic_messages)
+
+
+def openai_messages() -> TapeContext:
+    """Replay what was recorded since the last anchor as Chat Completions dicts, for a client of one's own.
+
+    An anchor that another query selects is an assistant message `[Anchor created: <name>]: <state>`, a message its
+    payload, a tool_call an assistant message with `content` and `tool_calls`, and a tool_result one `tool` message
+    for each result. Call ids that come again are renamed, since services want them unique (case 110).
+    """
+    return TapeContext(select=_openai_messages)
 
 
 def _message_entries(entries: Iterable[TapeEntry], _context: TapeContext) -> list[republic.Message]:
-    return [_message(entry.payload) for entry in entries if entry.kind == "message"]
+    return replayed((entry for entry in entries if entry.kind == "message"), RepublicMessages())
 
 
-def _replay(entries: Iterable[TapeEntry], _context: TapeContext) -> list[republic.Message]:
-    """Anchors become assistant messages; message, tool_call and tool_result replay; every other kind is ignored."""
-    replay = _Replay()
+def _republic_messages(entries: Iterable[TapeEntry], _context: TapeContext) -> list[republic.Message]:
+    return replayed(entries, RepublicMessages())
+
+
+def _openai_messages(entries: Iterable[TapeEntry], _context: TapeContext) -> list[dict[str, Any]]:
+    return replayed(entries, OpenAIMessages(), unique_ids=True)
+
+
+def _once(entries: list[TapeEntry]) -> list[TapeEntry]:
+    """The entries without those that repeat one among them: marked `retry_of` the run of the other (case 166)."""
+    if not any("retry_of" in entry.meta for entry in entries):
+        return entries
+    firsts = [
+        (entry.meta.get("run_id"), entry.payload)
+        for entry in entries
+        if entry.kind == "message" and "retry_of" not in entry.meta
+    ]
+    kept = []
     for entry in entries:
-        match entry.kind:
-            case "anchor":
-                replay.say(_anchor_message(entry.payload))
-            case "message":
-                replay.say(_message(entry.payload))
-            case "tool_call":
-                replay.call(entry.payload)
-            case "tool_result":
-                replay.answer(entry.payload)
-    return replay.finished()
-
-
-class _Replay:
-    """Messages so far, and the calls that still wait for their results.
-
-    No provider takes half a pair, so a call without a result is closed by the same synthetic one each time and a
-    result without a call is dropped (cases 103, 104, 108). Ids are matched only among the calls still open, since
-    models use an id twice (case 110); results that Bub wrote without ids pair by place (case 105).
-    """
-
-    def __init__(self) -> None:
-        self._messages: list[republic.Message] = []
-        self._open: dict[str, republic.ToolCall] = {}
-
-    def say(self, message: republic.Message) -> None:
-        self._close_open_calls()
-        self._messages.append(message)
-
-    def call(self, payload: Mapping[str, Any]) -> None:
-        message = _call_message(payload)
-        self.say(message)
-        self._open = {call.id: call for call in message.tool_calls}
-
-    def answer(self, payload: Mapping[str, Any]) -> None:
-        results = payload.get("results")
-        if not isinstance(results, list):
-            return
-        ids = payload.get("call_ids") or list(self._open)
-        for call_id, result in zip(ids, results, strict=False):
-            if call := self._open.pop(call_id, None):
-                self._messages.append(_result_message(call, result))
-
-    def finished(self) -> list[republic.Message]:
-        self._close_open_calls()
-        return self._messages
-
-    def _close_open_calls(self) -> None:
-        for call in self._open.values():
-            self._messages.append(republic.tool(call, INTERRUPTED, is_error=True))
-        self._open = {}
-
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-INTERRUPTED = "interrupted: this call was cut off before its result was known"
-"""What stands in for the result of a call whose outcome nobody knows."""
-
-
-def _anchor_message(payload: Mapping[str, Any]) -> republic.Message:
-    state = json.dumps(payload.get("state"), ensure_ascii=False)
-    return republic.assistant(_sendable(f"[Anchor created: {payload.get('name')}]: {state}"))
-
-
-def _message(payload: Mapping[str, Any]) -> republic.Message:
-    return _cleaned(republic.Message.from_dict(payload))
-
-
-def _call_message(payload: Mapping[str, Any]) -> republic.Message:
-    calls = [republic.ToolCall(c["id"], c["name"], c["arguments"], c.get("metadata", {})) for c in payload["calls"]]
-    content = payload.get("content") or None
-    data: dict[str, Any] = {"role": "assistant"} | ({} if content is None else {"content": content})
-    parts = list(republic.Message.from_dict(data).parts)
-    if reasoning := payload.get("reasoning"):
-        parts.append(republic.Reasoning(reasoning))
-    parts.extend(
-        republic.ProviderData(item["api_format"], item["payload"]) for item in payload.get("provider_data") or ()
-    )
-    return _cleaned(republic.Message("assistant", tuple(parts), tool_calls=tuple(calls)))
-
-
-def _result_message(call: republic.ToolCall, result: Any) -> republic.Message:
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    return republic.tool(call, _sendable(text))
-
-
-def _cleaned(message: republic.Message) -> republic.Message:
-    parts = tuple(
-        republic.Text(_sendable(part.text)) if isinstance(part, republic.Text) else part for part in message.parts
-    )
-    return republic.Message(message.role, parts, message.tool_calls, message.tool_call, message.is_error)
-
-
-def _sendable(text: str) -> str:
-    """`text` as a request can carry it: half of a cut character becomes U+FFFD, as UTF-8 has no form for it."""
-    return _LONE_SURROGATE.sub("\ufffd", text)
+        again = (entry.meta.get("retry_of"), entry.payload)
+        if "retry_of" in entry.meta and again in firsts:
+            firsts.remove(again)
+        else:
+            kept.append(entry)
+    return kept

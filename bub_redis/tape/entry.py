@@ -5,7 +5,7 @@ changing a returned entry changes nothing stored.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -37,6 +37,21 @@ def now_iso() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
+def _compact_encoder() -> Callable[[Any], str]:
+    """What turns a value into compact JSON. What is circular is found all the same: it is nested too deep."""
+    # The C encoder is kept where there is one: json sets it up anew for every value, which for an entry takes longer
+    # than the encoding (docs/decisions/0041-less-work-per-entry.md).
+    make = getattr(json.encoder, "c_make_encoder", None)
+    slow = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
+    if make is None:
+        return slow.encode
+    pieces = make(None, slow.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
+    return lambda value: "".join(pieces(value, 0))
+
+
+_to_json = _compact_encoder()
+
+
 def encode_json(value: Any, what: str) -> bytes:
     """Encode `value` as JSON in UTF-8 that reads back to an equal value.
 
@@ -46,17 +61,42 @@ def encode_json(value: Any, what: str) -> bytes:
     Infinity, for bytes, sets and other objects, and for nesting too deep.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _to_json(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"{what} is not JSON: {error or 'nested too deeply'}; nothing was written") from None
     try:
         return text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+        escaped = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    try:
+        # Halves that stand together are one character when read, so they are stored as one: digests are redone from
+        # what was read.
+        return json.dumps(json.loads(escaped), ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return escaped.encode()
+
+
+_JSON = json.JSONDecoder()
+
+
+def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    return mapping if type(mapping) is dict else dict(mapping)
+
+
+def _read_json(raw: bytes) -> Any:
+    try:
+        # Without the looking for encodings and spaces by which `loads` doubles the time of a small value.
+        text = raw.decode()
+        value, end = _JSON.raw_decode(text)
+        if end == len(text):
+            return value
+    except ValueError:
+        pass
+    return json.loads(raw)
 
 
 def _decode_object(raw: bytes) -> dict[str, Any]:
-    value = json.loads(raw)
+    value = _read_json(raw)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
@@ -137,12 +177,16 @@ class TapeEntry:
 
     def encode(self) -> StoredEntry:
         """The four stored fields. Raises InvalidInput for what cannot be stored, before anything is written."""
+        known: StoredEntry | None = self.__dict__.get("_stored")
+        if known is not None and "payload" not in self.__dict__ and "meta" not in self.__dict__:
+            # Nobody has looked at what they hold, so nobody has changed it.
+            return known
         if not self.kind or len(self.kind) > MAX_KIND_CHARS or not self.kind.isprintable():
             raise InvalidInput(f"an entry's kind is 1 to {MAX_KIND_CHARS} printable characters, not {self.kind[:80]!r}")
         stored = StoredEntry(
             self.kind.encode(),
-            encode_json(dict(self.payload), f"the payload of a {self.kind} entry"),
-            encode_json(dict(self.meta), f"the meta of a {self.kind} entry"),
+            encode_json(_plain(self.payload), f"the payload of a {self.kind} entry"),
+            encode_json(_plain(self.meta), f"the meta of a {self.kind} entry"),
             self.date.encode(),
         )
         if stored.size_bytes > MAX_ENTRY_BYTES:
@@ -153,12 +197,33 @@ class TapeEntry:
         return stored
 
     @classmethod
+    def encoded(cls, number: int, stored: StoredEntry) -> "TapeEntry":
+        """The entry as it will be read back, of fields that `encode` has just made.
+
+        Payload and meta are decoded when they are first looked at: most of what is written is not read in the process.
+        """
+        entry = object.__new__(cls)
+        entry.__dict__.update(id=number, kind=stored.kind.decode(), date=stored.date.decode(), _stored=stored)
+        return entry
+
+    def __getattr__(self, name: str) -> Any:
+        # Only asked for what is not there: payload and meta of an entry that `encoded` made.
+        stored = self.__dict__.get("_stored")
+        if stored is None or name not in {"payload", "meta"}:
+            raise AttributeError(f"a TapeEntry has no {name!r}")
+        self.__dict__[name] = value = _decode_object(getattr(stored, name))
+        return value
+
+    @classmethod
     def decode(cls, number: int, stored: StoredEntry) -> "TapeEntry":
         """The entry that `encode` wrote. Raises ValueError for fields that no encode could have written."""
-        return cls(
-            number,
-            stored.kind.decode(),
-            _decode_object(stored.payload),
-            _decode_object(stored.meta),
-            stored.date.decode(),
+        entry = object.__new__(cls)
+        # Past the frozen fields' own way, which takes longer than the decoding of a small entry.
+        entry.__dict__.update(
+            id=number,
+            kind=stored.kind.decode(),
+            payload=_decode_object(stored.payload),
+            meta=_decode_object(stored.meta),
+            date=stored.date.decode(),
         )
+        return entry

@@ -1,18 +1,21 @@
 """A store in this process's memory: the reference for every other one, and the default of an Agent."""
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from bub_redis.errors import Conflict, Fenced, SessionBusy
+from bub_redis.errors import Conflict
+from bub_redis.tape.block import Block
 from bub_redis.tape.entry import StoredEntry, TapeEntry
-from bub_redis.tape.names import SIDECAR_MARKER, check_tape_name
-from bub_redis.tape.query import TapeQuery, answer
+from bub_redis.tape.info import Outline, outlined
+from bub_redis.tape.names import SIDECAR_MARKER, check_tape_name, owner_tape
+from bub_redis.tape.query import TapeQuery, answer, answer_newest_first
 from bub_redis.tape.receipt import Chain, Receipt
-from bub_redis.tape.store import Commit, Grant, Head
+from bub_redis.tape.session import LocalSession
+from bub_redis.tape.sidecar import reset_events
+from bub_redis.tape.store import Commit, Delta, Grant, Head, reopened
 
 
 @dataclass
@@ -25,9 +28,9 @@ class _Record:
     receipt: str = ""
     digest: str = ""
     committed: dict[str, Receipt] = field(default_factory=dict)
-    tokens: int = 0
-    fence: str = ""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    reset_ms: int = 0
+    """When the present generation began: receipts of before are not on the tape."""
+    session: LocalSession = field(default_factory=LocalSession)
 
     @property
     def head(self) -> Head:
@@ -40,6 +43,19 @@ class _Record:
         self.last_ms = max(time.time_ns() // 1_000_000, self.last_ms)
         self.entries.extend(entries)
         return self.head.last_id
+
+    def restart(self, opening: Sequence[StoredEntry], behind: Sequence[StoredEntry]) -> None:
+        """Begin the next generation. Its ms is a later one, so that no stream id comes again."""
+        self.generation += 1
+        self.last_ms = self.reset_ms = max(time.time_ns() // 1_000_000, self.last_ms + 1)
+        self.entries = [*opening, *behind]
+
+    def take(self, delta: Delta, last: Sequence[StoredEntry] = ()) -> str:
+        """Append a fork's block and what comes last, behind what others appended meanwhile."""
+        opening = delta.opening or 0
+        if delta.opening is not None:
+            self.restart(delta.block.entries[:opening], self.entries[delta.head.last :])
+        return self.extend([*delta.block.entries[opening:], *last])
 
 
 class InMemoryTapeStore:
@@ -73,13 +89,32 @@ class InMemoryTapeStore:
 
     async def fetch_until(self, query: TapeQuery, head: Head) -> list[TapeEntry]:
         """Answer `query` as the tape stood at `head`. Raises NotFound, and Conflict after a reset."""
-        return answer(query, self._same_generation(query.tape, head).decoded(head.last))
+        return answer(query, self._seen(query.tape, head))
+
+    async def outline(self, tape: str, anchors: int, head: Head | None = None) -> Outline:
+        """Counts and landmarks of the tape, as it stood at `head` if given. Raises Conflict after a reset."""
+        return outlined(self._seen(tape, head), anchors)
+
+    async def newest_first(self, query: TapeQuery, head: Head | None = None) -> AsyncIterator[TapeEntry]:
+        """The answer to `query` from its end to its start. Raises NotFound, and Conflict after a reset."""
+        for entry in answer_newest_first(query, self._seen(query.tape, head)):
+            yield entry
+
+    async def oldest_first(self, tape: str, head: Head | None = None) -> AsyncIterator[TapeEntry]:
+        """All entries in order. Raises Conflict after a reset."""
+        for entry in self._seen(tape, head):
+            yield entry
+
+    def _seen(self, tape: str, head: Head | None) -> list[TapeEntry]:
+        if head is None:
+            return self._record(tape).decoded()
+        return self._same_generation(tape, head).decoded(head.last)
 
     async def chain(self, tape: str, head: Head) -> Chain:
         """The digest chain over what no receipt covers up to `head`. Raises Conflict after a reset."""
         record = self._same_generation(tape, head)
         numbers = [*range(1, head.last + 1)]
-        if head.receipt:
+        if head.receipt and int(head.receipt.partition("-")[0]) >= record.reset_ms:
             receipt = self._receipt(record, head.receipt)
             numbers = [*receipt.unseen, *range(receipt.last, head.last + 1)]
         return Chain(head.digest).add(record.entries[number - 1] for number in numbers)
@@ -98,36 +133,67 @@ class InMemoryTapeStore:
     @asynccontextmanager
     async def session(self, tape: str, holder: str, wait_s: float) -> AsyncIterator[Grant]:
         """Hold the session for a library fork. Raises SessionBusy if it stays held longer than `wait_s`."""
-        record = self._record(tape)
-        try:
-            async with asyncio.timeout(wait_s):
-                await record.lock.acquire()
-        except TimeoutError:
-            raise SessionBusy(f"session {tape!r} has been busy for {wait_s:g} s; try again later") from None
-        record.tokens += 1
-        grant = Grant(tape, holder, record.tokens, secrets.token_hex(8))
-        record.fence = grant.fence
-        try:
-            yield grant
-        finally:
-            record.lock.release()
+        session = self._record(owner_tape(tape)).session
+        async with session.locked(tape, wait_s):
+            yield session.grant(tape, holder)
 
     async def commit(self, commit: Commit) -> Receipt:
         """Append the block and its receipt; the receipt of then for a holder that committed before.
 
-        Raises Fenced if another fork was granted the session since, Conflict after a reset.
+        A sidecar that was reset meanwhile is left out. Raises Fenced if another fork was granted the session since,
+        Conflict after a reset.
         """
         grant = commit.grant
         record = self._record(grant.tape)
         if committed := record.committed.get(grant.holder):
             return committed
-        if record.fence != grant.fence:
-            raise Fenced(f"session {grant.tape!r} was granted to another fork; nothing was written")
-        self._same_generation(grant.tape, commit.head)
-        receipt_id = record.extend([*commit.block, commit.receipt.entry().encode()])
+        record.session.check(grant)
+        self._same_generation(grant.tape, commit.main.head)
+        for sidecar in commit.sidecars:
+            if self._record(sidecar.tape).generation != sidecar.head.generation:
+                commit = commit.without(sidecar, f"tape {sidecar.tape!r} was reset meanwhile")
+        for sidecar in commit.sidecars:
+            self._record(sidecar.tape).take(sidecar)
+        receipt_id = record.take(commit.main, [commit.receipt.entry().encode()])
         record.receipt, record.digest = receipt_id, commit.receipt.digest
         record.committed[grant.holder] = commit.receipt.placed(receipt_id)
         return record.committed[grant.holder]
+
+    async def append_fenced(self, grant: Grant, tape: str, head: Head, entries: Sequence[TapeEntry]) -> Head:
+        """Append to a sidecar at once; where it stands then. Raises InvalidInput, Fenced, Conflict after a reset."""
+        self._record(grant.tape).session.check(grant)
+        record = self._same_generation(tape, head)
+        record.extend(Block.of(entries).entries)
+        return record.head
+
+    async def reset(
+        self,
+        tape: str,
+        opening: Sequence[TapeEntry] = (),
+        *,
+        seen: Head | None = None,
+        sidecars: Sequence[str] = (),
+        force: bool = False,
+        wait_s: float = 0.0,
+    ) -> None:
+        """Empty the tape and its sidecars' and begin it anew; see `CommitStore.reset`."""
+        if force:
+            self._record(owner_tape(tape)).session.seize()
+        async with self.session(tape, f"reset-{secrets.token_hex(4)}", wait_s):
+            record = self._record(tape) if seen is None else self._same_generation(tape, seen)
+            if seen is not None and seen.digest != record.digest:
+                raise Conflict(f"a turn was merged to tape {tape!r} meanwhile; nothing was written")
+            entries = [*opening, *reopened(record.head), *reset_events(sidecars, {})]
+            stored = Block.of(entries).entries
+            record.restart(stored, [] if seen is None else record.entries[seen.last :])
+            for sidecar in sidecars:
+                self._record(sidecar).restart((), ())
+
+    async def delete(self, tape: str, *, wait_s: float = 0.0) -> None:
+        """Remove the tape and its sidecars for good. Raises SessionBusy."""
+        async with self.session(tape, f"delete-{secrets.token_hex(4)}", wait_s):
+            for name in [name for name in self._records if owner_tape(name) == tape]:
+                del self._records[name]
 
     def _same_generation(self, tape: str, head: Head) -> _Record:
         record = self._record(tape)

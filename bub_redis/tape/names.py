@@ -4,6 +4,8 @@ Percent-encoding is injective and nothing is normalised, so two names never shar
 """
 
 import hashlib
+import re
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +13,9 @@ from bub_redis.errors import InvalidInput
 
 MAX_NAME_CHARS = 200
 SIDECAR_MARKER = "__sidecar__"
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+_HALF = re.compile("[\ud800-\udfff]")
+_SIDECAR_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 def _check(name: str, what: str) -> str:
@@ -18,23 +23,44 @@ def _check(name: str, what: str) -> str:
         raise InvalidInput(f"{what} must be a text of 1 to {MAX_NAME_CHARS} characters, not {name!r}")
     if len(name) > MAX_NAME_CHARS:
         raise InvalidInput(f"{what} has {len(name)} characters; at most {MAX_NAME_CHARS} are taken")
-    if any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in name):
+    if _CONTROL.search(name):
         raise InvalidInput(f"{what} {name!r} holds a control character")
-    if any(0xD800 <= ord(char) < 0xE000 for char in name):
+    if _HALF.search(name):
         raise InvalidInput(f"{what} {name!r} holds half of a character (a lone surrogate)")
     return name
 
 
 def check_tape_name(name: str) -> str:
-    """Return `name` if a tape may have it. Raises InvalidInput."""
-    return _check(name, "a tape's name")
+    """Return `name` if a tape may have it; `<tape>__sidecar__<name>` for a sidecar's. Raises InvalidInput."""
+    owner, marker, sidecar = name.partition(SIDECAR_MARKER)
+    _check_owner(owner, "a tape's name")
+    if marker:
+        check_sidecar_name(sidecar)
+    return name
+
+
+def check_sidecar_name(name: str) -> str:
+    """Return `name` if a sidecar may have it: 1 to 32 of `a-z 0-9 _ -`, a letter first. Raises InvalidInput."""
+    if not _SIDECAR_NAME.fullmatch(name) or SIDECAR_MARKER in name:
+        raise InvalidInput(f"a sidecar's name is 1 to 32 of a-z 0-9 _ - with a letter first, not {name!r}")
+    return name
+
+
+def owner_tape(name: str) -> str:
+    """The tape that a sidecar's tape belongs to; any other tape is its own owner."""
+    return name.partition(SIDECAR_MARKER)[0]
 
 
 def check_session_id(session_id: str) -> str:
     """Return `session_id` if a session may have it. Raises InvalidInput, also for the marker of sidecars."""
-    if SIDECAR_MARKER in _check(session_id, "a session id"):
-        raise InvalidInput(f"a session id must not hold {SIDECAR_MARKER!r}: that marks a sidecar's tape")
-    return session_id
+    return _check_owner(session_id, "a session id")
+
+
+def _check_owner(name: str, what: str) -> str:
+    # Also the beginning of the marker at the end: with a sidecar's name behind it, it would be found too early.
+    if (_check(name, what) + SIDECAR_MARKER).find(SIDECAR_MARKER) != len(name):
+        raise InvalidInput(f"{what} must not hold {SIDECAR_MARKER!r} or end in its beginning: that marks a sidecar")
+    return name
 
 
 def check_turn_id(turn_id: str) -> str:
@@ -44,6 +70,7 @@ def check_turn_id(turn_id: str) -> str:
     return turn_id
 
 
+@lru_cache(maxsize=10_000)
 def encode_name(name: str) -> str:
     """Percent-encode all bytes outside `A-Za-z0-9._~@+-`."""
     return quote(name, safe="@+")

@@ -2,18 +2,21 @@
 
 The digest of a receipt is a SHA-256 over the previous receipt's digest and, in order, every main-tape entry up to the
 one that the fork saw and that no earlier receipt covers (the last receipt included), then the merged block without its
-own receipt. Everything goes in length-prefixed, `<bytes in decimal>:<bytes>`, the four stored fields of an entry in
-their order, so that no two tapes have one digest and anybody can redo it from a plain export.
+own receipt. After a reset it goes on from the receipt that the event `tape.reset` names. Everything goes in
+length-prefixed, `<bytes in decimal>:<bytes>`, the four stored fields of an entry in their order, so that no two tapes
+have one digest and anybody can redo it from a plain export.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from bub_redis.tape.entry import StoredEntry, TapeEntry
+from bub_redis.tape.records import decode_record
 
 RECEIPT_EVENT = "turn.receipt"
+RESET_EVENT = "tape.reset"
 
 Status = Literal["completed", "failed", "cancelled"]
 
@@ -31,9 +34,11 @@ class Chain:
 
     def add(self, entries: Iterable[StoredEntry]) -> "Chain":
         """Take in entries as they are stored, in order; returns itself."""
-        for entry in entries:
-            for value in entry:
-                self._feed(value)
+        for kind, payload, meta, date in entries:
+            # Each field as `_feed` takes it, in one call: four times less to do for a turn of many entries.
+            self._hash.update(
+                b"%d:%b%d:%b%d:%b%d:%b" % (len(kind), kind, len(payload), payload, len(meta), meta, len(date), date)
+            )
         return self
 
     def copy(self) -> "Chain":
@@ -115,24 +120,116 @@ class Receipt:
         return replace(self, id=stream_id)
 
 
+def receipt_in(entry: TapeEntry) -> Receipt | None:
+    """The receipt that an entry holds, with 0 for the ms of its stream id; None for any other entry."""
+    try:
+        return Receipt.from_entry(entry, f"0-{entry.id}")
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
 def broken_receipts(entries: Iterable[TapeEntry]) -> list[int]:
     """The numbers of the receipts on a whole tape whose digest does not match what stands before them.
 
     An edited entry breaks the first receipt that covers it. It takes an export of one generation, in order, from
     entry 1; a receipt kept elsewhere then proves the tape up to it.
     """
-    broken: list[int] = []
-    digest = ""
-    uncovered: dict[int, StoredEntry] = {}
+    audit = _Audit()
     for entry in entries:
-        try:
-            receipt = Receipt.from_entry(entry, f"0-{entry.id}")
-        except (ValueError, TypeError, KeyError):
-            receipt = None
+        audit.add(entry)
+    return audit.broken
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What the receipts in an export prove."""
+
+    entries: int
+    receipts: int
+    broken: tuple[int, ...]
+    """Numbers of the receipts that do not match what stands before them."""
+    misplaced: tuple[int, ...]
+    """Numbers that do not follow on the entry before: something is missing, doubled or out of order."""
+    unreadable: int
+    """Lines that hold no entry."""
+    uncovered: int
+    """Entries that no receipt proves: the last receipt, and what came behind or beside it."""
+    begins_with: str
+    """The digest with which the chain begins: the last one of the generation before, empty in the first."""
+    digest: str
+    """The digest of the last receipt: compare it with the one that was kept elsewhere. Empty without a receipt."""
+
+    @property
+    def intact(self) -> bool:
+        """Whether every receipt matches and nothing is missing, doubled or unreadable."""
+        return not (self.broken or self.misplaced or self.unreadable)
+
+
+def verify_export(lines: Iterable[bytes]) -> Verification:
+    """Redo the receipts of a tape from a plain export: an entry per line, as archives and `tape show --json` have it.
+
+    Reads line by line; memory grows only with what no receipt covers yet. The export is one generation of the tape from
+    entry 1; a chain that began earlier goes on from the digest that the event `tape.reset` names.
+    """
+    audit = _Audit()
+    unreadable = 0
+    for line in lines:
+        if record := decode_record(line):
+            audit.add(record.entry)
+        elif not line.isspace():
+            unreadable += 1
+    return audit.outcome(unreadable)
+
+
+async def verify_entries(entries: AsyncIterator[TapeEntry]) -> Verification:
+    """Redo the receipts of one whole generation of a tape, given in order, as `verify_export` does from an export."""
+    audit = _Audit()
+    async for entry in entries:
+        audit.add(entry)
+    return audit.outcome(0)
+
+
+class _Audit:
+    """Redoes the chain of digests, entry by entry."""
+
+    def __init__(self) -> None:
+        self.entries = self.receipts = 0
+        self.broken: list[int] = []
+        self.misplaced: list[int] = []
+        self.begins_with = self.digest = ""
+        self.uncovered: dict[int, StoredEntry] = {}
+        self._last = 0
+
+    def outcome(self, unreadable: int) -> Verification:
+        return Verification(
+            entries=self.entries,
+            receipts=self.receipts,
+            broken=tuple(self.broken),
+            misplaced=tuple(self.misplaced),
+            unreadable=unreadable,
+            uncovered=len(self.uncovered),
+            begins_with=self.begins_with,
+            digest=self.digest,
+        )
+
+    def add(self, entry: TapeEntry) -> None:
+        self.entries += 1
+        if entry.id != self._last + 1:
+            self.misplaced.append(entry.id)
+        self._last = entry.id
+        receipt = receipt_in(entry)
         if receipt is not None:
-            covered = [number for number in uncovered if number <= receipt.seen or number >= receipt.first]
-            if Chain(digest).add(uncovered.pop(number) for number in covered).hexdigest() != receipt.digest:
-                broken.append(entry.id)
-            digest = receipt.digest
-        uncovered[entry.id] = entry.encode()
-    return broken
+            self._check(entry.id, receipt)
+        elif not self.receipts and entry.kind == "event":
+            # Only a reset's opening stands before every receipt of its generation.
+            match entry.payload:
+                case {"name": name, "data": {"digest": str(digest)}} if name == RESET_EVENT:
+                    self.begins_with = self.digest = digest
+        self.uncovered[entry.id] = entry.encode()
+
+    def _check(self, number: int, receipt: Receipt) -> None:
+        self.receipts += 1
+        covered = [place for place in self.uncovered if place <= receipt.seen or place >= receipt.first]
+        if Chain(self.digest).add(self.uncovered.pop(place) for place in covered).hexdigest() != receipt.digest:
+            self.broken.append(number)
+        self.digest = receipt.digest

@@ -132,3 +132,10 @@ async def test_changing_what_was_appended_or_read_changes_nothing_stored() -> No
 def test_bytes_that_no_encode_wrote_are_named(payload: bytes) -> None:
     with pytest.raises(ValueError):
         TapeEntry.decode(1, StoredEntry(b"event", payload, b"{}", b"2020-01-01T00:00:00+00:00"))
+
+
+@pytest.mark.parametrize("text", ["\ud83d" + "\ude00", "\ud83d" + "\ude00 and \ud83d", "\ude00\ud83d"], ids=ascii)
+def test_what_is_read_encodes_to_what_was_stored(text: str) -> None:
+    """Receipts are proved from entries that were read, also where halves of a character came together (case 65)."""
+    stored = TapeEntry.message({"role": "user", "content": text}).encode()
+    assert TapeEntry.decode(1, stored).encode() == stored

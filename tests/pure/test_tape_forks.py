@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from bub_redis.errors import Fenced, InvalidInput, NotFound, Outage, SessionBusy
+from bub_redis.errors import Fenced, InvalidInput, NotFound, Outage
 from bub_redis.tape import InMemoryTapeStore, Receipt, Tape, TapeEntry, TapeQuery
-from bub_redis.tape.context import INTERRUPTED
 from bub_redis.tape.fork import Fork
+from bub_redis.tape.replay import INTERRUPTED
 from bub_redis.tape.store import Head
-
-
-def say(text: str, role: str = "user") -> TapeEntry:
-    return TapeEntry.message({"role": role, "content": text})
+from tests.entries import say
 
 
 def ask(*ids: str) -> TapeEntry:
@@ -38,24 +35,6 @@ async def tape() -> Tape:
 
 
 # What is merged, and when
-
-
-async def test_nothing_is_visible_before_the_merge_and_all_of_it_after(tape: Tape) -> None:  # case 2
-    async with tape.fork_tape() as fork:
-        await fork.append(say("a"), say("b"))
-        assert words(await tape.query().all()) == ["old"]
-    assert words(await tape.query().all()) == ["old", "a", "b"]
-
-
-async def test_a_fork_that_is_not_merged_back_leaves_the_tape_as_it_was(tape: Tape) -> None:  # cases 3 and 45
-    before = await tape.query().all()
-    async with tape.fork_tape(merge_back=False) as fork:
-        await fork.append(say("a"))
-    with pytest.raises(ZeroDivisionError):
-        async with tape.fork_tape(merge_back=False) as fork:
-            await fork.append(say("b"))
-            raise ZeroDivisionError
-    assert await tape.query().all() == before
 
 
 async def test_a_fork_without_additions_leaves_the_tape_as_it_was(tape: Tape) -> None:
@@ -245,37 +224,12 @@ async def test_forks_of_one_tape_come_one_after_the_other(tape: Tape) -> None:  
     assert sorted(texts) == [f"{name}{number}" for name in "abcde" for number in range(2)]
 
 
-async def test_a_session_that_stays_held_is_busy(tape: Tape) -> None:
-    async with tape.fork_tape():
-        with pytest.raises(SessionBusy, match="try again later"):
-            async with tape.fork_tape(wait_s=0.01):
-                raise AssertionError("never open")
-    async with tape.fork_tape(wait_s=0.01) as fork:
-        await fork.append(say("free again"))
-
-
 async def test_a_fork_may_be_closed_in_another_task(tape: Tape) -> None:  # cases 13 and 50
     opening = tape.fork_tape()
     fork = await asyncio.create_task(opening.__aenter__())
     await fork.append(say("a"))
     await asyncio.create_task(opening.__aexit__(None, None, None))
     assert words(await tape.query().all()) == ["old", "a"]
-
-
-async def test_a_store_without_a_commit_cannot_be_forked() -> None:
-    class Plain:
-        async def list_tapes(self) -> list[str]:
-            return []
-
-        async def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
-            return []
-
-        async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
-            return list(entries)
-
-    with pytest.raises(InvalidInput, match="a Plain cannot be forked"):
-        async with Tape("t", Plain()).fork_tape():
-            raise AssertionError("never open")
 
 
 async def test_the_receipt_says_what_the_run_used_and_where_its_answer_is(tape: Tape) -> None:  # case 52

@@ -1,8 +1,11 @@
 """Queries: the anchor first, then the kinds, then the limit, with one meaning in every store."""
 
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
 import pytest
 
-from bub_redis.errors import InvalidInput, NotFound
+from bub_redis.errors import ErrorKind, InvalidInput, NotFound
 from bub_redis.tape import InMemoryTapeStore, Tape, TapeEntry
 
 
@@ -120,3 +123,119 @@ async def test_a_handoff_is_an_anchor_and_an_event() -> None:  # case 101
     assert (anchor.kind, anchor.payload) == ("anchor", {"name": "phase/two", "state": {"done": ["one"]}})
     assert event.payload == {"name": "handoff", "data": {"name": "phase/two", "state": {"done": ["one"]}}}
     assert [entry.id for entry in (anchor, event)] == [2, 3]
+
+
+# Between anchors
+
+
+async def test_a_slice_between_anchors_leaves_both_out() -> None:  # case 64
+    tape = await tape_of("a", "#p", "b", "c", "#q", "d")
+    assert words(await tape.query().between_anchors("p", "q").all()) == ["b", "c"]
+
+
+async def test_it_starts_at_the_latest_start_that_has_a_later_end() -> None:  # case 83
+    tape = await tape_of("#p", "a", "#p", "b", "#q", "c", "#q", "d", "#p", "e")
+    assert words(await tape.query().between_anchors("p", "q").all()) == ["b"]
+
+
+async def test_both_anchors_may_have_one_name() -> None:
+    tape = await tape_of("#p", "a", "#p", "b", "#p", "c")
+    assert words(await tape.query().between_anchors("p", "p").all()) == ["b"]
+
+
+async def test_other_anchors_may_stand_between() -> None:
+    tape = await tape_of("#p", "a", "#x", "b", "#q")
+    assert words(await tape.query().between_anchors("p", "q").kinds("message").all()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("names", [("q", "p"), ("p", "nobody"), ("nobody", "q")])
+async def test_an_end_that_does_not_follow_its_start_is_missing(names: tuple[str, str]) -> None:
+    tape = await tape_of("#p", "a", "#q")
+    with pytest.raises(NotFound, match=f"no anchor '{names[0]}' with an anchor '{names[1]}' behind it"):
+        await tape.query().between_anchors(*names).all()
+
+
+async def test_between_counts_before_after() -> None:
+    tape = await tape_of("#p", "a", "#q", "b")
+    assert words(await tape.query().between_anchors("p", "q").last_anchor().all()) == ["a"]
+    assert words(await tape.query().last_anchor().between_anchors("p", "q").all()) == ["a"]
+
+
+# Between dates
+
+DAYS = {
+    "eve": "2026-01-01T23:59:59.999999+00:00",
+    "midnight": "2026-01-02T00:00:00+00:00",
+    "noon in Tokyo": "2026-01-02T12:00:00+09:00",
+    "late": "2026-01-02T23:59:59.999999Z",
+    "next": "2026-01-03T00:00:00",
+}
+
+
+async def dated() -> Tape:
+    """One message for each of DAYS, and two whose dates cannot be read."""
+    tape = Tape("t", InMemoryTapeStore())
+    for word, moment in {**DAYS, "never": "", "soon": "soon"}.items():
+        await tape.append(replace(TapeEntry.message({"content": word}), date=moment))
+    return tape
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        ("2026-01-02", "2026-01-02", ["midnight", "noon in Tokyo", "late"]),
+        ("20260102", "2026-W01-5", ["midnight", "noon in Tokyo", "late"]),
+        (date(2026, 1, 2), date(2026, 1, 2), ["midnight", "noon in Tokyo", "late"]),
+        ("2026-01-02T00:00:00", "2026-01-02T03:00:00", ["midnight", "noon in Tokyo"]),
+        ("2026-01-02 03:00:00", "2026-01-02 03:00:00Z", ["noon in Tokyo"]),
+        (datetime(2026, 1, 2, 3, tzinfo=UTC), "2026-01-03T00:00", ["noon in Tokyo", "late", "next"]),
+        ("2026-01-03T01:00+02:00", "2026-01-03T02:00+02:00", ["late", "next"]),
+        ("0001-01-01", "9999-12-31", list(DAYS)),
+    ],
+)
+async def test_bounds_are_included_and_days_are_whole_days_in_utc(
+    start: str | date, end: str | date, expected: list[str]
+) -> None:  # case 64
+    tape = await dated()
+    assert words(await tape.query().between_dates(start, end).all()) == expected
+
+
+@pytest.mark.parametrize("bound", ["", "soon", "2026-02-30", "2026-01-01T25:00", "0001-01-01T00:00+14:00"])
+async def test_a_bound_that_is_no_date_is_invalid_input(bound: str) -> None:
+    query = (await dated()).query()
+    with pytest.raises(InvalidInput) as caught:
+        query.between_dates(bound, "2026-01-01")
+    assert caught.value.kind is ErrorKind.INVALID_INPUT
+    with pytest.raises(InvalidInput):
+        await replace(query, _between_dates=("2026-01-01", bound)).all()
+
+
+async def test_a_period_cannot_end_before_it_starts() -> None:
+    with pytest.raises(InvalidInput, match="starts at '2026-01-02' cannot end at '2026-01-01'"):
+        (await dated()).query().between_dates("2026-01-02", "2026-01-01")
+
+
+# Text
+
+
+async def test_a_text_narrows_what_anchors_cut_out() -> None:
+    tape = await tape_of("hit 1", "#p", "hit 2", "miss", "hit 3")
+    assert words(await tape.query().query("HIT").all()) == ["hit 1", "hit 2", "hit 3"]
+    assert words(await tape.query().last_anchor().query("hit").limit(1).all()) == ["hit 2"]
+
+
+async def test_what_was_said_twice_is_found_twice_and_searched_once() -> None:  # cases 35, 165
+    tape = await tape_of("yes", "no", "yes")
+    assert [entry.id for entry in await tape.query().query("yes").all()] == [1, 3]
+    assert [entry.id for entry in await tape.search("yes")] == [3]
+
+
+async def test_the_fields_have_bubs_names() -> None:
+    query = (await tape_of()).query().query("x").between_anchors("a", "b").between_dates("2026-01-01", "2026-01-02")
+    query = query.kinds("message").limit(3)
+    assert (query._query, query._between_anchors, query._between_dates) == (
+        "x",
+        ("a", "b"),
+        ("2026-01-01", "2026-01-02"),
+    )
+    assert (query._after_anchor, query._after_last, query._kinds, query._limit) == (None, False, ("message",), 3)

@@ -2,21 +2,31 @@
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
 import pytest
 from fakeredis import TcpFakeServer
 
 from bub_redis.storage import RedisTapeStore
-from bub_redis.tape import InMemoryTapeStore
+from bub_redis.tape import FileTapeStore, InMemoryTapeStore, TapeEntry, TapeQuery, TapeStore
+from bub_redis.tape.adapter import AdaptedStore
+from bub_redis.tape.query import answer
 from bub_redis.testing import EmbeddedServer
 
-AnyStore = InMemoryTapeStore | RedisTapeStore
+AnyStore = InMemoryTapeStore | AdaptedStore | RedisTapeStore
+
+
+class _FakeServer(TcpFakeServer):
+    request_queue_size = 128
+    """As many connections may come at once; 5 are the default of socketserver."""
 
 
 @pytest.fixture(scope="session")
 def fake_url() -> Iterator[str]:
     """A fakeredis behind a real socket: the production client is not told."""
-    fake = TcpFakeServer(("127.0.0.1", 0), server_type="redis")
+    fake = _FakeServer(("127.0.0.1", 0), server_type="redis")
     thread = threading.Thread(target=fake.serve_forever, daemon=True)
     thread.start()
     yield f"redis://127.0.0.1:{fake.server_address[1]}/0"
@@ -31,12 +41,44 @@ async def redis_store(server: EmbeddedServer, namespace: str) -> AsyncIterator[R
         yield opened
 
 
-@pytest.fixture(params=["memory", "fakeredis", "server"])
-async def store(request: pytest.FixtureRequest, namespace: str) -> AsyncIterator[AnyStore]:
+class OneByOneStore:
+    """A store as Bub's are: it blocks, takes one entry at a time and returns nothing."""
+
+    def __init__(self) -> None:
+        self._tapes: dict[str, list[TapeEntry]] = {}
+
+    def list_tapes(self) -> list[str]:
+        """The names of its tapes."""
+        return sorted(self._tapes)
+
+    def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
+        """The answer to a query."""
+        return answer(query, self._tapes.get(query.tape, []))
+
+    def append(self, tape: str, entry: TapeEntry) -> None:
+        """Append one entry."""
+        entries = self._tapes.setdefault(tape, [])
+        entries.append(replace(entry, id=len(entries) + 1))
+
+    def reset(self, tape: str) -> None:
+        """Forget a tape."""
+        self._tapes.pop(tape, None)
+
+
+@pytest.fixture(params=["memory", "file", "one by one", "fakeredis", "server"])
+async def store(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> AsyncIterator[AnyStore]:
     """Each store in turn."""
-    if request.param == "memory":
-        yield InMemoryTapeStore()
-        return
+    match request.param:
+        case "memory":
+            yield InMemoryTapeStore()
+            return
+        case "file":
+            yield AdaptedStore(FileTapeStore(tmp_path, fsync=False))
+            return
+        case "one by one":
+            # What Bub's own stores take, ours take for granted: a batch in one call.
+            yield AdaptedStore(cast(TapeStore, OneByOneStore()))
+            return
     url = request.getfixturevalue("fake_url" if request.param == "fakeredis" else "server")
     async with RedisTapeStore.from_url(getattr(url, "url", url), namespace=namespace) as opened:
         yield opened

@@ -7,8 +7,10 @@ import pytest
 
 from bub_redis.errors import ErrorKind, Fenced, InvalidInput, NotFound, SessionBusy
 from bub_redis.tape import Tape, TapeEntry
+from bub_redis.tape.entry import MAX_ENTRY_BYTES
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.receipt import RECEIPT_EVENT, Receipt, broken_receipts
+from tests.entries import say, texts
 from tests.redis.conftest import AnyStore
 
 VALUES = [
@@ -27,34 +29,26 @@ VALUES = [
 ]
 
 
-def user(text: str) -> TapeEntry:
-    return TapeEntry.message({"role": "user", "content": text})
-
-
-def texts(entries: list[TapeEntry]) -> list[str]:
-    return [entry.text for entry in entries if entry.kind == "message"]
-
-
 # Appending and reading
 
 
 async def test_numbers_start_at_1_and_have_no_gap(store: AnyStore) -> None:
     tape = Tape("t", store)
-    await tape.append(user("a"))
-    await tape.append(user("b"), user("c"))
+    await tape.append(say("a"))
+    await tape.append(say("b"), say("c"))
     assert [entry.id for entry in await tape.query().all()] == [1, 2, 3]
 
 
 async def test_an_append_returns_what_is_read_later(store: AnyStore) -> None:
     """Cases 6 and 40: an id and a date told once are the ones read later."""
     tape = Tape("t", store)
-    appended = await tape.append(user("a"), TapeEntry.event("seen", {"n": 1}, context=False))
+    appended = await tape.append(say("a"), TapeEntry.event("seen", {"n": 1}, context=False))
     assert await tape.query().all() == appended
 
 
 @pytest.mark.parametrize("value", VALUES, ids=ascii)
 async def test_any_json_value_reads_back_equal(store: AnyStore, value: Any) -> None:
-    """Cases 65, 72, 135: no store parses a payload on the way."""
+    """Cases 65, 72, 135 and 190: no store parses a payload on the way, and NUL is a character like any other."""
     tape = Tape("t", store)
     await tape.append(TapeEntry(0, "x.custom", {"value": value}, {"value": value}))
     (entry,) = await tape.query().all()
@@ -66,8 +60,8 @@ async def test_what_is_not_json_is_refused_before_anything_is_written(store: Any
     """Cases 69 and 70: the whole batch is refused, and the next append is fine."""
     tape = Tape("t", store)
     with pytest.raises(InvalidInput, match="nothing was written"):
-        await tape.append(user("a"), TapeEntry.event("bad", {"value": value}))
-    await tape.append(user("b"))
+        await tape.append(say("a"), TapeEntry.event("bad", {"value": value}))
+    await tape.append(say("b"))
     assert texts(await tape.query().all()) == ["b"]
 
 
@@ -78,6 +72,19 @@ async def test_changing_a_returned_entry_changes_nothing_stored(store: AnyStore)
     entry.payload["data"]["list"].append(2)
     (again,) = await tape.query().all()
     assert again.payload["data"]["list"] == [1]
+
+
+async def test_what_was_done_elsewhere_is_appended_without_a_model(store: AnyStore) -> None:
+    """Case 11: another harness tells what it did, and the next view holds it."""
+    tape = Tape("t", store)
+    await tape.append(
+        say("how many lines?"),
+        TapeEntry.tool_call([{"id": "c1", "name": "wc", "arguments": "{}"}]),
+        TapeEntry.tool_result(["42"], ["c1"]),
+        say("42", role="assistant"),
+    )
+    await tape.append_event("harness.run", {"tool": "other"}, context=False)
+    assert [message.text for message in await tape.read_messages()] == ["how many lines?", "", "42", "42"]
 
 
 async def test_the_callers_payload_is_left_alone(store: AnyStore) -> None:
@@ -92,15 +99,29 @@ async def test_the_callers_payload_is_left_alone(store: AnyStore) -> None:
 async def test_the_same_text_twice_is_there_twice(store: AnyStore) -> None:
     """Cases 165 and 166: nothing is taken for a repeat by its content."""
     tape = Tape("t", store)
-    await tape.append(user("yes"))
-    await tape.append(user("yes"))
+    await tape.append(say("yes"))
+    await tape.append(say("yes"))
     assert texts(await tape.query().all()) == ["yes", "yes"]
+
+
+async def test_a_large_payload_reads_back_and_one_over_the_limit_is_refused(
+    store: AnyStore, request: pytest.FixtureRequest
+) -> None:
+    if "fakeredis" in request.node.name:
+        pytest.skip("its socket sends no reply of 20 MB")
+    tape = Tape("t", store)
+    large = "é" * 10_000_000
+    await tape.append(say(large))
+    with pytest.raises(InvalidInput, match="over the limit"):
+        await tape.append(say("a"), say("x" * MAX_ENTRY_BYTES))
+    await tape.append(say("b"))
+    assert [len(text) for text in texts(await tape.query().all())] == [len(large), 1]
 
 
 async def test_many_appenders_get_distinct_numbers(store: AnyStore) -> None:
     """Case 73."""
     tape = Tape("t", store)
-    await asyncio.gather(*(tape.append(user(str(n)), user(str(n))) for n in range(50)))
+    await asyncio.gather(*(tape.append(say(str(n)), say(str(n))) for n in range(50)))
     entries = await tape.query().all()
     assert [entry.id for entry in entries] == list(range(1, 101))
     assert all(first.text == second.text for first, second in zip(entries[::2], entries[1::2], strict=True))
@@ -113,16 +134,16 @@ async def test_many_appenders_get_distinct_numbers(store: AnyStore) -> None:
 async def test_two_names_never_share_a_tape(store: AnyStore, pair: tuple[str, str]) -> None:
     """Cases 64 and 75."""
     first, second = (Tape(name, store) for name in pair)
-    await first.append(user("first"))
-    await second.append(user("second"))
+    await first.append(say("first"))
+    await second.append(say("second"))
     assert texts(await first.query().all()) == ["first"]
     assert texts(await second.query().all()) == ["second"]
 
 
-async def test_tapes_are_listed_sorted_and_only_with_entries(store: AnyStore) -> None:
-    """Case 76."""
-    for name in ("b", "a b", "a__b__c"):
-        await Tape(name, store).append(user("x"))
+async def test_tapes_are_listed_sorted_without_sidecars_and_only_with_entries(store: AnyStore) -> None:
+    """Cases 28, 54 and 76."""
+    for name in ("b", "a b", "a__b__c", "b__sidecar__spill"):
+        await Tape(name, store).append(say("x"))
     await Tape("never written", store).query().all()
     assert await store.list_tapes() == ["a b", "a__b__c", "b"]
 
@@ -138,7 +159,7 @@ async def test_an_unknown_tape_is_empty(store: AnyStore) -> None:
 async def test_a_missing_anchor_is_not_found(store: AnyStore, name: str | None) -> None:
     """Cases 24 and 82."""
     tape = Tape("t", store)
-    await tape.append(user("a"))
+    await tape.append(say("a"))
     query = tape.query().last_anchor() if name is None else tape.query().after_anchor(name)
     with pytest.raises(NotFound) as caught:
         await query.all()
@@ -149,8 +170,8 @@ async def test_a_slice_starts_behind_the_latest_anchor_of_its_name(store: AnySto
     """Case 64, also with an empty name."""
     tape = Tape("t", store)
     for text in ("a", "b", "c"):
-        await tape.append(TapeEntry.anchor(""), user(text))
-    await tape.append(TapeEntry.anchor("other"), user("d"))
+        await tape.append(TapeEntry.anchor(""), say(text))
+    await tape.append(TapeEntry.anchor("other"), say("d"))
     assert texts(await tape.query().after_anchor("").all()) == ["c", "d"]
     assert texts(await tape.query().last_anchor().all()) == ["d"]
 
@@ -158,7 +179,7 @@ async def test_a_slice_starts_behind_the_latest_anchor_of_its_name(store: AnySto
 async def test_an_anchor_without_a_name_is_no_anchor(store: AnyStore) -> None:
     """Case 87."""
     tape = Tape("t", store)
-    await tape.append(TapeEntry(0, "anchor", {}), user("a"))
+    await tape.append(TapeEntry(0, "anchor", {}), say("a"))
     with pytest.raises(NotFound):
         await tape.query().last_anchor().all()
 
@@ -166,7 +187,7 @@ async def test_an_anchor_without_a_name_is_no_anchor(store: AnyStore) -> None:
 async def test_the_anchor_is_found_before_kinds_are_filtered(store: AnyStore) -> None:
     """Case 54: history before the anchor never leaks; the limit cuts last."""
     tape = Tape("t", store)
-    await tape.append(user("before"), TapeEntry.anchor("p"), TapeEntry.event("e"), user("x"), user("y"))
+    await tape.append(say("before"), TapeEntry.anchor("p"), TapeEntry.event("e"), say("x"), say("y"))
     query = tape.query().last_anchor().kinds("message")
     assert texts(await query.all()) == ["x", "y"]
     assert texts(await query.limit(1).all()) == ["x"]
@@ -175,7 +196,7 @@ async def test_the_anchor_is_found_before_kinds_are_filtered(store: AnyStore) ->
 
 async def test_a_long_slice_is_read_whole(store: AnyStore) -> None:
     tape = Tape("t", store)
-    await tape.append(*(user(str(n)) for n in range(1001)))
+    await tape.append(*(say(str(n)) for n in range(1001)))
     assert texts(await tape.query().all()) == [str(n) for n in range(1001)]
 
 
@@ -192,7 +213,7 @@ async def test_a_handoff_is_anchor_and_event_at_once(store: AnyStore) -> None:
 
 
 async def test_racing_bootstraps_leave_one_anchor(store: AnyStore) -> None:
-    """Cases 100 and 180."""
+    """Cases 100, 147 and 180: created if absent, in one step."""
     tape = Tape("t", store)
     await asyncio.gather(*(tape.ensure_bootstrap_anchor() for _ in range(20)))
     names = [entry.anchor_name for entry in await tape.query().kinds("anchor").all()]
@@ -203,9 +224,10 @@ async def test_racing_bootstraps_leave_one_anchor(store: AnyStore) -> None:
 
 
 async def test_nothing_of_a_fork_is_on_the_tape_before_its_merge(store: AnyStore) -> None:
+    """Case 2."""
     tape = Tape("t", store)
     async with tape.fork_tape() as fork:
-        await fork.append(user("a"))
+        await fork.append(say("a"))
         assert await tape.query().all() == []
         assert texts(await fork.query().all()) == ["a"]
     assert texts(await tape.query().all()) == ["a"]
@@ -214,7 +236,7 @@ async def test_nothing_of_a_fork_is_on_the_tape_before_its_merge(store: AnyStore
 async def test_a_merge_ends_with_a_receipt(store: AnyStore) -> None:
     tape = Tape("t", store)
     async with tape.fork_tape(run_id="run-1") as fork:
-        await fork.append(user("a"), TapeEntry.message({"role": "assistant", "content": "b"}))
+        await fork.append(say("a"), TapeEntry.message({"role": "assistant", "content": "b"}))
     *_, last = await tape.query().all()
     assert last.payload["name"] == RECEIPT_EVENT
     assert last.meta == {"context": False}
@@ -231,12 +253,12 @@ async def test_a_merge_ends_with_a_receipt(store: AnyStore) -> None:
 async def test_a_fork_answers_as_one_tape_of_parent_and_overlay(store: AnyStore) -> None:
     """Cases 38, 54 and 90."""
     tape = Tape("t", store)
-    await tape.append(TapeEntry.anchor("old"), user("parent"))
+    await tape.append(TapeEntry.anchor("old"), say("parent"))
     async with tape.fork_tape() as fork:
-        await fork.append(user("overlay"))
+        await fork.append(say("overlay"))
         assert texts(await fork.query().last_anchor().all()) == ["parent", "overlay"]
         assert texts(await fork.query().last_anchor().kinds("message").limit(1).all()) == ["parent"]
-        await fork.append(TapeEntry.anchor("new"), user("after"))
+        await fork.append(TapeEntry.anchor("new"), say("after"))
         assert texts(await fork.query().last_anchor().all()) == ["after"]
         assert texts(await fork.query().after_anchor("old").all()) == ["parent", "overlay", "after"]
         assert [entry.id for entry in await fork.query().all()] == [1, 2, 3, 4, 5]
@@ -247,10 +269,10 @@ async def test_a_fork_answers_as_one_tape_of_parent_and_overlay(store: AnyStore)
 async def test_a_fork_does_not_see_what_others_append_meanwhile(store: AnyStore) -> None:
     """Both stay valid: the direct append comes first, the block behind it, whole."""
     tape = Tape("t", store)
-    await tape.append(user("before"))
+    await tape.append(say("before"))
     async with tape.fork_tape() as fork:
-        await fork.append(user("mine"))
-        await tape.append(TapeEntry.anchor("theirs"), user("theirs"))
+        await fork.append(say("mine"))
+        await tape.append(TapeEntry.anchor("theirs"), say("theirs"))
         assert texts(await fork.query().all()) == ["before", "mine"]
         with pytest.raises(NotFound):
             await fork.query().last_anchor().all()
@@ -259,9 +281,9 @@ async def test_a_fork_does_not_see_what_others_append_meanwhile(store: AnyStore)
 
 async def test_a_fork_sees_the_older_anchor_where_others_used_its_name_again(store: AnyStore) -> None:
     tape = Tape("t", store)
-    await tape.append(TapeEntry.anchor("p"), user("seen"))
+    await tape.append(TapeEntry.anchor("p"), say("seen"))
     async with tape.fork_tape() as fork:
-        await tape.append(TapeEntry.anchor("p"), user("unseen"))
+        await tape.append(TapeEntry.anchor("p"), say("unseen"))
         assert texts(await fork.query().after_anchor("p").all()) == ["seen"]
 
 
@@ -281,13 +303,13 @@ async def test_an_exception_merges_what_there_was_with_open_calls_closed(store: 
 async def test_a_fork_without_merge_leaves_the_parent_as_it_was(store: AnyStore) -> None:
     """Cases 3 and 45, also on an exception."""
     tape = Tape("t", store)
-    await tape.append(user("a"))
+    await tape.append(say("a"))
     before = await tape.query().all()
     async with tape.fork_tape(merge_back=False) as fork:
-        await fork.append(user("b"))
+        await fork.append(say("b"))
     with pytest.raises(RuntimeError):
         async with tape.fork_tape(merge_back=False) as fork:
-            await fork.append(user("c"))
+            await fork.append(say("c"))
             raise RuntimeError
     assert await tape.query().all() == before
 
@@ -297,14 +319,14 @@ async def test_a_merge_happens_once_per_run_id(store: AnyStore) -> None:
     tape = Tape("t", store)
     for _ in range(2):
         async with tape.fork_tape(run_id="run-1") as fork:
-            await fork.append(user("once"))
+            await fork.append(say("once"))
     assert texts(await tape.query().all()) == ["once"]
 
 
 async def test_a_repeated_commit_returns_the_receipt_of_then(store: AnyStore) -> None:
     async with store.session("t", "run-1", 1.0) as grant:
         fork = await Fork.open(store, grant)
-        await fork.append("t", user("a"))
+        await fork.append("t", say("a"))
         commit = await fork.prepare("completed")
         first = await store.commit(commit)
         assert await store.commit(commit) == first
@@ -318,7 +340,7 @@ async def test_forks_of_one_session_follow_each_other(store: AnyStore) -> None:
     async def run(name: str) -> None:
         async with tape.fork_tape(wait_s=20) as fork:
             seen = len(texts(await fork.query().all()))
-            await fork.append(user(f"{name} {seen}"), user(f"{name} {seen}"))
+            await fork.append(say(f"{name} {seen}"), say(f"{name} {seen}"))
 
     await asyncio.gather(*(run(name) for name in "abcd"))
     found = texts(await tape.query().all())
@@ -333,7 +355,7 @@ async def test_a_session_that_stays_held_is_busy(store: AnyStore) -> None:
             async with tape.fork_tape(wait_s=0.05):
                 raise AssertionError("granted twice")
     async with tape.fork_tape(wait_s=0.05) as fork:
-        await fork.append(user("free again"))
+        await fork.append(say("free again"))
     assert texts(await tape.query().all()) == ["free again"]
 
 
@@ -341,7 +363,7 @@ async def test_a_commit_without_the_last_grant_is_refused_whole(store: AnyStore)
     """Cases 176, 181 and 183: the fence decides, whoever holds the lock."""
     async with store.session("t", "slow", 1.0) as slow:
         fork = await Fork.open(store, slow)
-        await fork.append("t", user("late"))
+        await fork.append("t", say("late"))
     async with store.session("t", "quick", 1.0) as quick:
         assert quick.token > slow.token
     with pytest.raises(Fenced):
@@ -355,12 +377,12 @@ async def test_receipts_prove_the_tape(store: AnyStore) -> None:
     await tape.ensure_bootstrap_anchor()
     for name in "abc":
         async with tape.fork_tape() as fork:
-            await tape.append(user(f"beside {name}"))
-            await fork.append(user(name))
-        await tape.append(user(f"after {name}"))
+            await tape.append(say(f"beside {name}"))
+            await fork.append(say(name))
+        await tape.append(say(f"after {name}"))
     entries = await tape.query().all()
     receipts = [entry.id for entry in entries if entry.payload.get("name") == RECEIPT_EVENT]
     assert broken_receipts(entries) == []
-    forged = [user("forged") if entry.text == "beside a" else entry for entry in entries]
+    forged = [say("forged") if entry.text == "beside a" else entry for entry in entries]
     forged = [TapeEntry(n, e.kind, e.payload, e.meta, e.date) for n, e in enumerate(forged, start=1)]
     assert broken_receipts(forged) == [receipts[1]]

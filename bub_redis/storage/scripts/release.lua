@@ -7,6 +7,6 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 if redis.call('HGET', KEYS[2], 'open') == ARGV[2] then
-  redis.call('HDEL', KEYS[2], 'open')
+  redis.call('HDEL', KEYS[2], 'open', 'opener')
 end
 return redis.call('DEL', KEYS[1])

@@ -1,0 +1,121 @@
+"""Connections whose writes can be cancelled and that cost little, and a pool that hands them out at once.
+
+redis-py writes under `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes together with
+the end of the write: a turn that was told to stop, or a command at Ctrl-C, would go on as if nothing had happened.
+
+Before each command redis-py also waits two rounds of the event loop to see whether the connection is still good, and
+its pool takes a lock twice: together half of what a short command costs. And it joins commands in Python, where
+hiredis, which it asks for only in its other client, does it in C. See docs/decisions/0040-short-commands.md.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from redis.asyncio.connection import (
+    AbstractConnection,
+    BlockingConnectionPool,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.connection import HiredisRespSerializer
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+_HIREDIS: Any = HiredisRespSerializer()
+
+
+class _Cancellable(AbstractConnection):
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        """Write a command, connecting first if need be. Raises redis-py's ConnectionError and TimeoutError."""
+        if not self.is_connected:
+            await self.connect()  # type: ignore[no-untyped-call]
+        try:
+            # Whoever is connected has a writer.
+            writer: Any = self._writer
+            writer.writelines(_chunks(command))
+            if writer.transport.get_write_buffer_size():
+                # What the socket did not take at once; a timeout for nothing costs as much as the writing.
+                async with asyncio.timeout(self.socket_timeout):
+                    await writer.drain()
+        except BaseException as error:
+            # Half a command may have been written.
+            await self.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError("Timeout writing to socket") from None
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"Error while writing to socket: {error.strerror}") from error
+            raise
+
+    async def can_read_destructive(self) -> bool:
+        """Whether something was left unread, by what has arrived. Raises redis-py's ConnectionError if it is closed."""
+        stream = self._reader
+        if stream is None or stream.at_eof() or stream.exception() is not None:
+            raise RedisConnectionError("Connection closed by server.")
+        return not self._socket_is_empty()  # type: ignore[no-untyped-call]
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        """A command as bytes. Raises redis-py's DataError for what is neither text, bytes nor a number."""
+        packed: list[bytes] = _HIREDIS.pack(*args)
+        return packed
+
+
+class _Tcp(_Cancellable, Connection):
+    pass
+
+
+class _Tls(_Cancellable, SSLConnection):
+    pass
+
+
+class _Unix(_Cancellable, UnixDomainSocketConnection):
+    pass
+
+
+_CANCELLABLE: dict[type[AbstractConnection], type[AbstractConnection]] = {
+    Connection: _Tcp,
+    SSLConnection: _Tls,
+    UnixDomainSocketConnection: _Unix,
+}
+
+
+class Pool(BlockingConnectionPool):
+    """A pool of cancellable connections: locks only where somebody has to wait for one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.connection_class = _CANCELLABLE[self.connection_class]
+        self._waiting = 0
+
+    async def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> AbstractConnection:
+        """A connection that is ready. Raises redis-py's ConnectionError, also if none is free within the timeout."""
+        # Those who wait come first.
+        if self._waiting or not self.can_get_connection():
+            self._waiting += 1
+            try:
+                waited_for: AbstractConnection = await super().get_connection()
+            finally:
+                self._waiting -= 1
+            return waited_for
+        connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        try:
+            await self.ensure_connection(connection)
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def release(self, connection: AbstractConnection) -> None:
+        """Give a connection back."""
+        if self._waiting:
+            await super().release(connection)
+        else:
+            # Past the lock of the pool above, which only orders those who wait.
+            await super(BlockingConnectionPool, self).release(connection)
+
+
+def _chunks(command: bytes | str | Iterable[bytes]) -> Iterable[bytes]:
+    if isinstance(command, str):
+        return [command.encode()]
+    return [command] if isinstance(command, bytes) else command

@@ -1,0 +1,23 @@
+"""Where a tape stands, as its fields in `state` tell it, and entries as a stream holds them."""
+
+from collections.abc import Sequence
+
+from bub_redis.tape.entry import StoredEntry
+from bub_redis.tape.store import Head
+
+HEAD_FIELDS = ("generation", "last", "ms", "receipt", "digest", "usage", "anchor")
+"""The fields of a tape in `state` that make its head, in the order in which `head_of` takes their values."""
+
+_NAMES = list(map(str.encode, StoredEntry._fields))
+
+
+def head_of(values: Sequence[bytes | None], tail: StoredEntry | None = None) -> Head:
+    """The head that the values of HEAD_FIELDS make; `tail` is the last receipt if it is the last entry and was read."""
+    generation, last, last_ms, *texts = values
+    receipt, digest, usage, anchor = ((text or b"").decode() for text in texts)
+    return Head(int(generation or 0), int(last or 0), int(last_ms or 0), receipt, digest, usage, anchor, tail)
+
+
+def stored_in(flat: Sequence[bytes]) -> StoredEntry | None:
+    """The entry in a stream entry's names and values, as the server sends them; None for one that we did not write."""
+    return StoredEntry(*flat[1::2]) if flat[::2] == _NAMES else None

@@ -1,0 +1,78 @@
+"""A store is opened once and closed for good, whatever happens in between."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bub_redis.errors import StoreClosed
+from bub_redis.storage import RedisTapeStore
+from bub_redis.tape import Tape, TapeEntry, TapeQuery
+from bub_redis.tape.fork import Fork
+from bub_redis.testing import EmbeddedServer, wait_until
+
+
+async def connections(store: RedisTapeStore) -> int:
+    """How many connections the server has."""
+    return len(await store.server.commands.client_list())
+
+
+async def test_use_after_close_is_a_clear_error(server: EmbeddedServer, namespace: str) -> None:
+    """Case 172: no hang, no reconnect, and nothing left that would complain later."""
+    async with RedisTapeStore.from_url(server.url, namespace=namespace) as store:
+        await store.append("t", TapeEntry.event("e"))
+        async with store.session("t", "r", 1.0) as grant:
+            fork = await Fork.open(store, grant)
+            await fork.append("t", TapeEntry.event("e"))
+            commit = await fork.prepare("completed")
+    tape = Tape("t", store)
+    uses: list[Callable[[], Awaitable[object]]] = [
+        store.list_tapes,
+        lambda: store.append("t", TapeEntry.event("e")),
+        lambda: store.append("new", TapeEntry.event("e")),
+        lambda: store.fetch_all(TapeQuery("t", store)),
+        lambda: store.commit(commit),
+        lambda: store.reset("t"),
+        lambda: store.reset("t", force=True),
+        lambda: store.delete("t"),
+        lambda: store.parked("t"),
+        tape.info,
+        tape.ensure_bootstrap_anchor,
+    ]
+    for use in uses:
+        async with asyncio.timeout(2):
+            with pytest.raises(StoreClosed, match="closed"):
+                await use()
+    await store.aclose()
+
+
+async def test_a_fork_that_outlives_its_store_says_so(server: EmbeddedServer, namespace: str) -> None:
+    store = RedisTapeStore.from_url(server.url, namespace=namespace)
+    with pytest.raises(StoreClosed):
+        async with Tape("t", store).fork_tape() as fork:
+            await fork.append(TapeEntry.event("e"))
+            await store.aclose()
+
+
+async def test_no_connection_is_left(server: EmbeddedServer, redis_store: RedisTapeStore, namespace: str) -> None:
+    """Case 12: also where the block fails."""
+    before = await connections(redis_store)
+    with pytest.raises(ZeroDivisionError):
+        async with RedisTapeStore.from_url(server.url, namespace=namespace) as store:
+            await asyncio.gather(*(store.append(f"t{n}", TapeEntry.event("e")) for n in range(10)))
+            assert await connections(redis_store) > before
+            raise ZeroDivisionError
+
+    async def gone() -> bool:
+        return await connections(redis_store) <= before
+
+    await wait_until(gone, "the connections to be closed")
+
+
+async def test_what_is_noted_in_the_background_is_over_when_a_store_is_closed(
+    server: EmbeddedServer, namespace: str
+) -> None:
+    async with RedisTapeStore.from_url(server.url, namespace=namespace) as store:
+        for _ in range(20):
+            await store.append("t", TapeEntry.event("e"))
+    assert [task for task in asyncio.all_tasks() if task is not asyncio.current_task()] == []
