@@ -3,26 +3,33 @@
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import republic
 import structlog
-from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from bub_redis.agent.events import EventBus, ToolCall, ToolCallFinished, ToolCallStarted
-from bub_redis.agent.tools import Tool, Toolbox, ToolContext
+from bub_redis.agent.arguments import BadArguments
+from bub_redis.agent.events import ToolCall, ToolCallFinished, ToolCallStarted
+from bub_redis.agent.resume import Resume
+from bub_redis.agent.scope import Scope
+from bub_redis.agent.tools import Toolbox, ToolContext
 from bub_redis.errors import BubError, InvalidInput, NotFound
-from bub_redis.tape import Tape
 from bub_redis.tape.entry import encode_json
 from bub_redis.tape.names import encode_name
+from bub_redis.tape.replay import INTERRUPTED
 
 _log = structlog.get_logger(__name__)
 
 TOOL_ERROR = "tool"
 """Bub's kind of an error that a tool raised, or that no such tool exists."""
+
+MAX_PROBLEM_CHARS = 4_000
+"""How much of an error's words the model reads (case 123)."""
+PREVIEW_CHARS = 600
+"""How much of a result that is too large the model reads."""
 
 
 class ToolCalls:
@@ -33,16 +40,16 @@ class ToolCalls:
         calls: Sequence[republic.ToolCall],
         *,
         toolbox: Toolbox,
-        events: EventBus,
-        tape: Tape,
-        run_id: str,
+        scope: Scope,
         step: int,
+        earlier: Resume | None = None,
     ) -> None:
+        """The calls of a response; `earlier` is what an attempt that died knew of these very calls."""
+        self._earlier = earlier or Resume()
         self._calls = calls
         self._toolbox = toolbox
-        self._events = events
-        self._tape = tape
-        self._run_id = run_id
+        self._scope = scope
+        self._where: dict[str, Any] = {**scope.where, "step": step}
         self._step = step
         self._results: dict[int, Any] = {}
 
@@ -76,32 +83,52 @@ class ToolCalls:
             raise raised.exceptions[0] from None
 
     async def _run_one(self, place: int) -> Any:
-        started = await self._events.emit(self._started(place))
+        key = self._idempotency_key(place)
+        if key in self._earlier.results:
+            return self._earlier.results[key]
+        if key in self._earlier.started and not self._may_run_again(place):
+            return INTERRUPTED
+        started = await self._scope.events.emit(self._started(place))
         began = time.monotonic()
         result, error = await self._outcome(self._calls[place], started)
-        finished = await self._events.emit(
-            ToolCallFinished(
-                tape=self._tape,
-                run_id=self._run_id,
-                call=started.call,
-                result=result,
-                error=error,
-                duration_ms=round((time.monotonic() - began) * 1000),
-            )
+        finished = ToolCallFinished(
+            **self._where,
+            call=started.call,
+            result=result,
+            error=error,
+            duration_ms=round((time.monotonic() - began) * 1000),
         )
-        return result if finished.result is result else _plain(finished.result)
+        await self._deliver(finished)
+        return finished.result
+
+    async def _deliver(self, finished: ToolCallFinished) -> None:
+        """Tell the result. What handlers put in its place is made JSON, then spilled or cut if it is too large."""
+        known = finished.result
+        await self._scope.events.agents.emit(finished)
+        if finished.result is not known:
+            finished.result = _plain(finished.result)
+        await self._scope.spilling.emit(finished)
+        finished.result = _capped(finished.result, self._scope.max_result_bytes)
+        await self._scope.events.own.emit(finished)
+
+    def _idempotency_key(self, place: int) -> str:
+        # By place and not by the model's id, which may come again in a later response.
+        names = (encode_name(self._scope.tape.name), encode_name(self._scope.run_id))
+        return "/".join((*names, str(self._step), str(place)))
+
+    def _may_run_again(self, place: int) -> bool:
+        tool = self._toolbox.find(self._calls[place].name)
+        return tool is not None and tool.idempotent
 
     def _started(self, place: int) -> ToolCallStarted:
-        requested = self._calls[place]
+        scope, requested = self._scope, self._calls[place]
         tool = self._toolbox.find(requested.name)
-        names = (encode_name(self._tape.name), encode_name(self._run_id))
         context = ToolContext(
-            tape=self._tape,
-            run_id=self._run_id,
-            state=self._tape.context.state,
+            tape=scope.tape,
+            run_id=scope.run_id,
+            state=scope.tape.context.state,
             call_id=requested.id,
-            # By place and not by the model's id, which may come again in a later response.
-            idempotency_key="/".join((*names, str(self._step), str(place))),
+            idempotency_key=self._idempotency_key(place),
         )
         call = ToolCall(
             id=requested.id,
@@ -109,7 +136,7 @@ class ToolCalls:
             arguments=_json_object(requested.arguments) or {},
             context=context,
         )
-        return ToolCallStarted(tape=self._tape, run_id=self._run_id, call=call)
+        return ToolCallStarted(**self._where, call=call)
 
     async def _outcome(
         self, requested: republic.ToolCall, started: ToolCallStarted
@@ -127,7 +154,7 @@ class ToolCalls:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
             return _problem(TOOL_ERROR, "the tool was cancelled"), error
-        except _BadArguments as error:
+        except BadArguments as error:
             return _problem(error.kind, str(error), error.details), error
         except BubError as error:
             return _problem(error.kind, str(error)), error
@@ -143,25 +170,7 @@ class ToolCalls:
             raise NotFound(f"there is no tool {requested.name!r}; the tools are: {known}")
         if not call.arguments and _json_object(requested.arguments) is None:
             raise InvalidInput(f"the arguments of {requested.name!r} are not a JSON object; send them again")
-        return await tool.run(_validated(tool, call.arguments), call.context)
-
-
-class _BadArguments(InvalidInput):
-    """Arguments that do not fit a tool's parameters."""
-
-    def __init__(self, error: ValidationError) -> None:
-        super().__init__("the arguments do not fit the tool's parameters")
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        self.details = [{"argument": ".".join(map(str, e["loc"])), "problem": e["msg"]} for e in found]
-
-
-def _validated(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    # As JSON, since that is what the model sent: a date is a text, a tuple a list.
-    text = json.dumps(dict(arguments))
-    try:
-        return tool.arguments.validate_json(text)
-    except ValidationError as error:
-        raise _BadArguments(error) from error
+        return await tool.run(tool.checked(call.arguments), call.context)
 
 
 def _json_object(text: str) -> dict[str, Any] | None:
@@ -173,6 +182,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _problem(kind: str, message: str, details: Any = None) -> dict[str, Any]:
+    if len(message) > MAX_PROBLEM_CHARS:
+        message = preview(message, MAX_PROBLEM_CHARS)
     return {"kind": str(kind), "message": message} | ({} if details is None else {"details": details})
 
 
@@ -181,9 +192,27 @@ def _plain(value: Any) -> Any:
 
     Never raises: a result that has no JSON at all is an error that the model reads (case 57).
     """
+    if type(value) is str:  # any text is JSON; a large one is not encoded only to find that out
+        return value
     try:
         plain = to_jsonable_python(value, fallback=str, bytes_mode="base64")
         encode_json(plain, "the result")
     except Exception as error:  # a result's own __str__ may raise anything
         return _problem(TOOL_ERROR, f"the result, {type(value).__name__}, is not JSON: {type(error).__name__}")
     return plain
+
+
+def _capped(result: Any, max_bytes: int) -> Any:
+    """`result`, or what the model reads in place of one that is too large for the tape and the context alike."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    # Cheap for the many that are small: no character takes more than four bytes.
+    if len(text) * 4 <= max_bytes or (size := len(text.encode(errors="surrogatepass"))) <= max_bytes:
+        return result
+    message = f"the result has {size} bytes, more than the {max_bytes} that one may have; ask for less"
+    return _problem(TOOL_ERROR, message, {"preview": preview(text, PREVIEW_CHARS)})
+
+
+def preview(text: str, chars: int) -> str:
+    """The beginning and the end of a text, `chars` characters in all, with a mark between them."""
+    half = chars // 2
+    return f"{text[:half]}\n[...]\n{text[-half:]}" if len(text) > chars else text

@@ -11,12 +11,13 @@ from typing import Any, Literal, TypeVar
 import republic
 
 from bub_redis.agent.prompt import UserContent
+from bub_redis.agent.steering import Steer
 from bub_redis.agent.tools import ToolContext
 from bub_redis.errors import BubError
 from bub_redis.tape import Tape
 
 RunStatus = Literal["ok", "error", "cancelled"]
-StepStatus = Literal["ok", "continue", "error"]
+StepStatus = Literal["ok", "continue", "error", "auto_handoff"]
 
 
 @dataclass(kw_only=True)
@@ -38,6 +39,14 @@ class AgentEvent:
 
 
 @dataclass(kw_only=True)
+class StepEvent(AgentEvent):
+    """Something that happened in one step of a run."""
+
+    step: int
+    """From 1."""
+
+
+@dataclass(kw_only=True)
 class RunStarted(AgentEvent):
     """A run began."""
 
@@ -46,6 +55,8 @@ class RunStarted(AgentEvent):
     prompt: Sequence[UserContent]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The caller's own, recorded with the start."""
+    resumed: bool = False
+    """Whether it goes on from what an earlier attempt recorded: its start is on the tape already."""
 
 
 @dataclass(kw_only=True)
@@ -56,30 +67,31 @@ class RunFinished(AgentEvent):
     steps: int
     elapsed_ms: int
     error: str | None = None
+    resumed: bool = False
+    """Whether an earlier attempt ended it: its end is on the tape already."""
 
 
 @dataclass(kw_only=True)
-class StepStarted(AgentEvent):
+class StepStarted(StepEvent):
     """A step, that is one model call and its tools, began."""
 
-    step: int
-    """From 1."""
     prompt: Sequence[UserContent] | None
     """The new user message; None when the step goes on with the conversation."""
+    resumed: bool = False
+    """Whether an earlier attempt began this step: its start is on the tape already."""
 
 
 @dataclass(kw_only=True)
-class StepFinished(AgentEvent):
-    """A step ended; `continue` means that another one follows. A cancelled step does not finish."""
+class StepFinished(StepEvent):
+    """A step ended; `continue` and `auto_handoff` mean that another one follows. A cancelled step does not finish."""
 
-    step: int
     status: StepStatus
     elapsed_ms: int
     error: str | None = None
 
 
 @dataclass(kw_only=True)
-class ChatStarted(AgentEvent):
+class ChatStarted(StepEvent):
     """What a step adds to the conversation is known, and no model has seen it yet.
 
     The view of the model call is read from the tape after this event: what is to be in it is appended here.
@@ -87,6 +99,9 @@ class ChatStarted(AgentEvent):
 
     model: str
     new_messages: Sequence[republic.Message]
+    """The prompt if there is one, then the steering messages."""
+    steers: Sequence[Steer] = ()
+    """The steering messages, the last of `new_messages`, as they were taken."""
     system_prompt: str | None
     system_changed: bool
     """Whether the run has not used this system prompt before."""
@@ -100,7 +115,7 @@ class LLMCallRequest:
     options: Mapping[str, Any]
     """Republic's ChatOptions, without the tools."""
     model: str
-    """The `provider:model` that is called; for reading."""
+    """The `provider:model` that is called. With another one in its place there are no fallbacks."""
     tool_names: tuple[str, ...] = ()
     """The tools that are offered; for reading."""
 
@@ -118,7 +133,7 @@ class LLMCallDecision:
 
 
 @dataclass(kw_only=True)
-class LLMCallStarted(AgentEvent):
+class LLMCallStarted(StepEvent):
     """A model is about to be called. Handlers may replace `request`, or set `decision`: no call is made."""
 
     request: LLMCallRequest
@@ -144,13 +159,14 @@ class LLMCallResult:
 
 
 @dataclass(kw_only=True)
-class LLMCallFinished(AgentEvent):
+class LLMCallFinished(StepEvent):
     """A model call completed, failed, or was finished by a decision; none of its tools has run.
 
     A cancelled call does not finish.
     """
 
     request: LLMCallRequest
+    """With the model that answered, or failed last."""
     result: LLMCallResult
 
 
@@ -186,8 +202,8 @@ class ToolCallDecision:
 
 
 @dataclass(kw_only=True)
-class ToolCallStarted(AgentEvent):
-    """A tool is about to run. Handlers may replace `call`, or set `decision`."""
+class ToolCallStarted(StepEvent):
+    """A tool is about to run. Handlers may replace `call`, or set `decision`; a run's own handlers come last."""
 
     call: ToolCall
     decision: ToolCallDecision = field(default_factory=ToolCallDecision)
@@ -199,8 +215,11 @@ class ToolCallStarted(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class ToolCallFinished(AgentEvent):
-    """A call has its result. Handlers may replace `result`: the last one is what the model reads."""
+class ToolCallFinished(StepEvent):
+    """A call has its result. Handlers may replace `result`: the last one is what the model reads.
+
+    A run's own handlers come after that and see what is recorded.
+    """
 
     call: ToolCall
     result: Any
@@ -211,7 +230,7 @@ class ToolCallFinished(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class ChatFinished(AgentEvent):
+class ChatFinished(StepEvent):
     """A step's exchange with the model is over: the response is whole and its tools ran, or it failed.
 
     Also sent when a run is cut short while tools ran, with the results that are known; not when the model
@@ -254,3 +273,16 @@ class EventBus:
                 if inspect.isawaitable(outcome):
                     await outcome
         return event
+
+
+class RunEvents:
+    """The events of one run: to the handlers of its agent, then to its own."""
+
+    def __init__(self, agents: EventBus, own: EventBus | None = None) -> None:
+        self.agents = agents
+        self.own = EventBus() if own is None else own
+
+    async def emit(self, event: E) -> E:
+        """Deliver `event` and return it as the handlers left it."""
+        await self.agents.emit(event)
+        return await self.own.emit(event)

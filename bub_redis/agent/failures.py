@@ -11,7 +11,8 @@ from republic import errors
 from republic.auth import HeaderAuth
 from republic.providers import Provider
 
-from bub_redis.errors import Action, ModelError
+from bub_redis.agent.overflow import is_context_overflow
+from bub_redis.errors import Action, ContextOverflow, ModelError
 
 MAX_PROVIDER_TEXT_CHARS = 500
 """How much of a provider's own words an error message repeats."""
@@ -38,6 +39,9 @@ def model_errors(
 
 
 def _translated(spec: str, error: errors.RepublicError, provider: Provider | None) -> ModelError:
+    if is_context_overflow(error):
+        said = _words(getattr(error, "body", str(error)), provider)
+        return ContextOverflow(f"the context is larger than {spec} takes: {said}; ask for less, or hand off")
     match error:
         case errors.APIStatusError():
             return _refused(spec, error, provider)

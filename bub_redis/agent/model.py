@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import republic
-from republic.events import Completed, Event, ReasoningDelta, RefusalDelta, TextDelta, UsageDelta
+from republic.events import Completed, Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta, UsageDelta
 
 from bub_redis.agent.failures import model_errors
 from bub_redis.agent.stream import StreamEvent
 from bub_redis.errors import Action, InvalidInput, ModelError
+from bub_redis.tape.replay import sendable
 
 Model = str | republic.ChatModel
 """A spec `provider:model`, or a Republic model, which is used as it is and never closed."""
@@ -18,7 +19,7 @@ Model = str | republic.ChatModel
 
 @dataclass(frozen=True)
 class ModelClient:
-    """The model of a run before it is opened: checked, and nothing connected."""
+    """A model before it is opened: checked, and nothing connected."""
 
     spec: str
     """`provider:model`, as events and the tape name it."""
@@ -64,55 +65,61 @@ class ModelClient:
 
 
 class Reply:
-    """One answer of a model: what of it is known so far, and the whole message once it ended well."""
+    """One try to get an answer: what of it is known so far, and the whole message once it ended well."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: ModelClient) -> None:
+        self.client = client
         self.message: republic.Message | None = None
         self.usage: dict[str, int] | None = None
         """Tokens, as far as the provider told; None if it told nothing."""
         self.finish_reason: str | None = None
+        self.accepted = False
+        """Whether the provider began to answer; before that, Republic itself repeats what may pass."""
+        self.begun = False
+        """Whether a first token came: from then on there is no second try."""
 
     async def receive(
-        self,
-        client: ModelClient,
-        model: republic.ChatModel,
-        messages: Sequence[Any],
-        options: Mapping[str, Any],
+        self, model: republic.ChatModel, messages: Sequence[Any], options: Mapping[str, Any]
     ) -> AsyncGenerator[StreamEvent, None]:
         """Call the model and stream what it says.
 
         Raises ModelError if the call fails, also in the middle: a part of an answer is none.
         """
-        async with aclosing(_native_events(client, model, messages, options)) as events:
+        async with aclosing(self._native_events(model, messages, options)) as events:
             async for event in events:
                 match event:
                     case TextDelta(chunk) | RefusalDelta(chunk):
+                        self.begun = True
                         yield StreamEvent("text", {"delta": chunk})
                     case ReasoningDelta(chunk):
+                        self.begun = True
                         yield StreamEvent("reasoning", {"delta": chunk})
+                    case ToolCallDelta():
+                        self.begun = True
                     case UsageDelta(usage):
                         self._add_usage(usage)
                     case Completed(response):
                         self.message = _whole_message(response)
                         self.finish_reason = response.finish_reason
 
+    async def _native_events(
+        self, model: republic.ChatModel, messages: Sequence[Any], options: Mapping[str, Any]
+    ) -> AsyncGenerator[Event, None]:
+        spec = self.client.spec
+        with model_errors(spec, "cannot be asked this", provider=model.provider):
+            async with model.stream(sendable(messages), **cast(republic.ChatOptions, options)) as stream:
+                self.accepted = True
+                # Republic iterates by a generator: closed here, and not whenever the collector finds it.
+                iterator = cast(AsyncGenerator[Event, None], aiter(stream))
+                with model_errors(spec, "sent an answer that makes no sense", action=Action.RETRY):
+                    async with aclosing(iterator) as events:
+                        async for event in events:
+                            yield event
+
     def _add_usage(self, usage: republic.TokenUsage) -> None:
         told = asdict(usage) | {"total_tokens": usage.total_tokens}
         known = self.usage or {}
         self.usage = {key: known.get(key, 0) + count for key, count in told.items()}
-
-
-async def _native_events(
-    client: ModelClient, model: republic.ChatModel, messages: Sequence[Any], options: Mapping[str, Any]
-) -> AsyncGenerator[Event, None]:
-    with model_errors(client.spec, "cannot be asked this", provider=model.provider):
-        async with model.stream(list(messages), **cast(republic.ChatOptions, options)) as stream:
-            # Republic iterates by a generator: closed here, and not whenever the collector finds it.
-            iterator = cast(AsyncGenerator[Event, None], aiter(stream))
-            with model_errors(client.spec, "sent an answer that makes no sense", action=Action.RETRY):
-                async with aclosing(iterator) as events:
-                    async for event in events:
-                        yield event
 
 
 def _whole_message(response: republic.Response[Any]) -> republic.Message:

@@ -16,6 +16,7 @@ from bub_redis.agent.events import (
     StepStarted,
 )
 from bub_redis.agent.prompt import prompt_content
+from bub_redis.agent.steering import steer_entry
 from bub_redis.tape import TapeEntry
 from bub_redis.tape.entry import now_iso
 
@@ -38,16 +39,22 @@ class TapeRecorder:
         events.on(RunFinished, self._run_finished)
 
     async def _run_started(self, event: RunStarted) -> None:
+        if event.resumed:
+            return
         data = {"model": event.model, "prompt": prompt_content(event.prompt), **event.metadata}
         await event.tape.append_event("loop.start", data, run_id=event.run_id)
 
     async def _step_started(self, event: StepStarted) -> None:
+        if event.resumed:
+            return
         prompt = None if event.prompt is None else prompt_content(event.prompt)
         data = {"step": event.step, "prompt": prompt}
         await event.tape.append_event("loop.step.start", data, run_id=event.run_id)
 
     async def _chat_started(self, event: ChatStarted) -> None:
-        entries = [TapeEntry.message(message.to_dict(), run_id=event.run_id) for message in event.new_messages]
+        told = event.new_messages[: len(event.new_messages) - len(event.steers)]
+        entries = [TapeEntry.message(message.to_dict(), run_id=event.run_id) for message in told]
+        entries += [steer_entry(steer, run_id=event.run_id) for steer in event.steers]
         if event.system_prompt and event.system_changed:
             entries.insert(0, TapeEntry.system(event.system_prompt, run_id=event.run_id))
         if entries:
@@ -75,6 +82,8 @@ class TapeRecorder:
         await event.tape.append_event("loop.step", data | _ending(event.error), run_id=event.run_id)
 
     async def _run_finished(self, event: RunFinished) -> None:
+        if event.resumed:
+            return
         data: dict[str, Any] = {"status": event.status, "steps": event.steps, "elapsed_ms": event.elapsed_ms}
         await event.tape.append_event("loop.finish", data | _ending(event.error), run_id=event.run_id)
 

@@ -4,7 +4,9 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-StreamKind = Literal["text", "reasoning", "tool_call", "tool_result", "usage", "error", "final"]
+StreamKind = Literal[
+    "step", "text", "reasoning", "tool_call", "tool_result", "usage", "steered", "handoff", "error", "final"
+]
 
 
 @dataclass(frozen=True)
@@ -13,11 +15,14 @@ class StreamEvent:
 
     | kind | data |
     |---|---|
+    | step | `step`, its number, from 1: what follows belongs to it |
+    | steered | `messages`, the contents of steering messages that were taken |
     | text, reasoning | `delta`, a piece of what the model says |
     | usage | `usage`, the call's tokens (None when the provider told none), and `elapsed_seconds` |
     | tool_call | `tool_calls`, those of one response as `{id, name, arguments, metadata}`, before any runs |
     | tool_result | `tool_results` and `call_ids`, in the order of the calls |
     | final | the end of a step: `ok` with `text`, or with `tool_calls`, `tool_results` and `call_ids` |
+    | handoff | `name` and `state` of an anchor that the run set by itself: it goes on in a new context |
     | error | `kind` and `message` of the error that is raised next |
     """
 

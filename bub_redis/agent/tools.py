@@ -1,18 +1,24 @@
-"""Tools: typed Python functions that a model may call."""
+"""Tools: functions that a model may call, typed or with a JSON schema."""
 
 import asyncio
 import inspect
 import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast, overload
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, overload
 
 import republic
-from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
+from pydantic import BaseModel, TypeAdapter
 
+from bub_redis.agent.arguments import (
+    fitting,
+    function_arguments,
+    json_schema,
+    model_arguments,
+    parameter_hints,
+    validated,
+)
 from bub_redis.errors import InvalidInput
 from bub_redis.tape import Tape
 
@@ -36,20 +42,44 @@ class ToolContext:
 
 @dataclass(frozen=True)
 class Tool:
-    """A function that a model may call, with the JSON schema that the model is shown."""
+    """A function that a model may call: `Tool("stock", handler, "Look up stock.", {"type": "object", ...})`.
+
+    `tool` makes one from a typed function, or from a pydantic model. Raises InvalidInput for a name or a handler that
+    no model can call.
+    """
 
     name: str
     handler: Callable[..., Any] = field(repr=False)
-    description: str
-    parameters: Mapping[str, Any] = field(repr=False)
+    """Sync or async; gets the arguments by name."""
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}}, repr=False)
     """JSON schema of the arguments, an object."""
-    arguments: TypeAdapter[dict[str, Any]] = field(repr=False, compare=False)
-    """Validates the arguments of a call and turns them into the handler's types."""
+    arguments: TypeAdapter[dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    """Validates the arguments of a call and turns them into the handler's; without it the schema's own names and plain
+    types are checked."""
     context_parameter: str | None = None
-    """The parameter that takes the ToolContext."""
+    """The parameter that takes the ToolContext; by default the one that is annotated with it."""
     idempotent: bool = False
     """Whether a call whose outcome is unknown may run again."""
     timeout_s: float | None = None
+    """The most one call may take."""
+    asks_for: Literal["handoff", "reset"] | None = None
+    """What the loop does at the end of a step in which a call of it went well: the tape is not cut while calls run.
+    Such a tool returns `{"anchor", "summary"}` for a handoff, `{"message"}` for a reset."""
+
+    def __post_init__(self) -> None:
+        if not _WIRE_NAME.fullmatch(wire_name(self.name)):
+            raise InvalidInput(f"a tool's name is 1 to 64 of A-Z a-z 0-9 _ - and dots, not {self.name!r}; pass name=")
+        hints = parameter_hints(self.handler, self.name)
+        if self.context_parameter is None:
+            found = next((name for name, hint in hints.items() if _is_context(hint)), None)
+            object.__setattr__(self, "context_parameter", found)
+
+    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as the handler takes them. Raises BadArguments, which says what does not fit."""
+        if self.arguments is None:
+            return fitting(self.parameters, arguments)
+        return validated(self.arguments, arguments)
 
     @property
     def wire_name(self) -> str:
@@ -104,8 +134,10 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    model: type[BaseModel] | None = None,
     idempotent: bool = False,
     timeout_s: float | None = None,
+    asks_for: Literal["handoff", "reset"] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -115,93 +147,49 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
+    model: type[BaseModel] | None = None,
     idempotent: bool = False,
     timeout_s: float | None = None,
+    asks_for: Literal["handoff", "reset"] | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a typed function, sync or async, a tool; a decorator with or without arguments.
 
     The model sees the function's name, its docstring and the JSON schema of its parameters, and pydantic
-    validates what the model sends. A parameter annotated `ToolContext` is injected and not shown.
+    validates what the model sends. A parameter annotated `ToolContext` is injected and not shown. With `model`
+    the arguments are that pydantic model's fields, and the function's other parameter gets the model.
     `idempotent=True` promises that the same call may run twice: only then is a call run again whose outcome a
-    crash left unknown. `timeout_s` is the most one call may take. Raises InvalidInput for a function that
-    cannot be a tool.
+    crash left unknown. `timeout_s` is the most one call may take; `asks_for` is as in Tool. Raises InvalidInput
+    for a function that cannot be a tool.
     """
 
     def decorate(function: Callable[..., Any]) -> Tool:
-        tool_name = _checked_name(name if name is not None else getattr(function, "__name__", ""))
-        hints = _parameter_hints(function, tool_name)
-        adapter = _arguments_adapter(function, tool_name, hints)
-        return Tool(
-            name=tool_name,
-            handler=function,
-            description=inspect.getdoc(function) or "" if description is None else description,
-            parameters=_schema(adapter, tool_name),
-            arguments=adapter,
-            context_parameter=next((name for name, hint in hints.items() if _is_context(hint)), None),
+        tool_name = name if name is not None else getattr(function, "__name__", "")
+        made = Tool(
+            tool_name,
+            function,
+            inspect.getdoc(function) or "" if description is None else description,
             idempotent=idempotent,
             timeout_s=timeout_s,
+            asks_for=asks_for,
         )
+        adapter = _arguments(made, model)
+        return replace(made, arguments=adapter, parameters=json_schema(adapter, tool_name))
 
     return decorate if function is None else decorate(function)
 
 
-def _checked_name(name: str) -> str:
-    if not _WIRE_NAME.fullmatch(wire_name(name)):
-        raise InvalidInput(f"a tool's name is 1 to 64 of A-Z a-z 0-9 _ - and dots, not {name!r}; pass name=")
-    return name
-
-
-def _parameter_hints(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:
-    """The types of a function's parameters; those written as text are looked up in the function's module."""
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidInput(f"tool {tool_name!r} is a generator; return a list instead")
-    parameters = inspect.signature(function).parameters.values()
-    for parameter in parameters:
-        if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-            raise InvalidInput(f"tool {tool_name!r}: {parameter} has no name a model could use")
-    annotations = {p.name: Any if p.annotation is p.empty else p.annotation for p in parameters}
-    namespace = getattr(inspect.unwrap(function), "__globals__", {})
-    try:
-        return typing.get_type_hints(SimpleNamespace(__annotations__=annotations), namespace, include_extras=True)
-    except NameError as error:
-        raise InvalidInput(f"tool {tool_name!r}: {error}; its types must be importable when it is defined") from None
+def _arguments(made: Tool, model: type[BaseModel] | None) -> TypeAdapter[dict[str, Any]]:
+    hints = parameter_hints(made.handler, made.name)
+    shown = {name: hint for name, hint in hints.items() if not _is_context(hint)}
+    if model is None:
+        return function_arguments(made.handler, made.name, shown)
+    if len(shown) != 1:
+        raise InvalidInput(f"tool {made.name!r} takes its {model.__name__} in one parameter, not in {len(shown)}")
+    return model_arguments(model, next(iter(shown)), made.name)
 
 
 def _is_context(hint: Any) -> bool:
     return hint is ToolContext or ToolContext in typing.get_args(hint)
-
-
-def _arguments_adapter(
-    function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any]
-) -> TypeAdapter[dict[str, Any]]:
-    """What validates arguments like a call of `function`, without its context, and returns them by name."""
-
-    def collect(**arguments: Any) -> dict[str, Any]:
-        return arguments
-
-    shown = {name: hint for name, hint in hints.items() if not _is_context(hint)}
-    signature = inspect.signature(function)
-    parameters = [
-        signature.parameters[name].replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hint)
-        for name, hint in shown.items()
-    ]
-    collect.__annotations__ = shown
-    collect.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    try:
-        return TypeAdapter(cast(Any, collect))
-    except PydanticUserError as error:
-        raise InvalidInput(f"tool {tool_name!r}: {_first_line(error)}") from None
-
-
-def _schema(adapter: TypeAdapter[dict[str, Any]], tool_name: str) -> dict[str, Any]:
-    try:
-        return adapter.json_schema()
-    except PydanticUserError as error:
-        raise InvalidInput(f"tool {tool_name!r}: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 class Toolbox:
@@ -215,6 +203,10 @@ class Toolbox:
             if twin := self._tools.get(added.wire_name):
                 raise InvalidInput(f"tools {twin.name!r} and {added.name!r} have the same name for a model")
             self._tools[added.wire_name] = added
+
+    def add_missing(self, added: Tool) -> None:
+        """Add a tool unless there is one that looks the same to a model."""
+        self._tools.setdefault(added.wire_name, added)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())

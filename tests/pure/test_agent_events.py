@@ -186,7 +186,7 @@ async def test_what_a_provider_needs_back_is_recorded_and_replayed() -> None:
     TapeRecorder().subscribe(bus)
     request = events.LLMCallRequest(messages=(), options={}, model="scripted:scripted")
     result = events.LLMCallResult(message=said, usage=None)
-    await bus.emit(events.LLMCallFinished(tape=tape, run_id="r", request=request, result=result))
+    await bus.emit(events.LLMCallFinished(tape=tape, run_id="r", step=1, request=request, result=result))
     (entry,) = await tape.query().all()
     assert entry.payload == {
         "calls": [{"id": "c1", "name": "add", "arguments": "{}", "metadata": {"thought_signature": "t"}}],

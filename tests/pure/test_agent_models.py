@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -11,8 +13,9 @@ import republic
 from republic.providers import OpenAICompatible
 
 from bub_redis.agent import Agent, StreamEvent
-from bub_redis.errors import Action, ModelError
-from bub_redis.testing import ScriptedModel, call, cut, fail, garbage, say
+from bub_redis.agent.events import LLMCallStarted
+from bub_redis.errors import Action, ContextOverflow, InvalidInput, ModelError, TimedOut
+from bub_redis.testing import ScriptedModel, call, cut, fail, garbage, say, stall, wait_until
 from tests.pure.runs import answered, entries, events, played
 
 Respond = Callable[[httpx2.Request], httpx2.Response]
@@ -262,7 +265,7 @@ async def test_a_refusal_is_an_answer_and_its_words_are_kept() -> None:
 async def test_reasoning_is_streamed_apart_and_kept() -> None:  # case 60
     agent = Agent(model=provider(stream_of(delta(reasoning_content="hm"))))
     streamed = await played(agent)
-    assert streamed[0] == StreamEvent("reasoning", {"delta": "hm"})
+    assert streamed[1] == StreamEvent("reasoning", {"delta": "hm"})
     assert streamed[-1].data == {"ok": True, "text": ""}
     assert (await agent.tape("customer-42").read_messages())[1].reasoning == "hm"
 
@@ -300,5 +303,127 @@ async def test_a_stream_left_early_closes_its_connection() -> None:
 
     agent = Agent(model=provider(lambda _: httpx2.Response(200, stream=Body())))
     async with agent.run("Hello", tape="t") as stream:
-        await anext(stream)
+        async for event in stream:
+            if event.kind == "text":
+                break
     assert closed.is_set()
+
+
+# Fallbacks, retries and deadlines
+
+
+async def test_another_model_is_asked_when_the_first_fails() -> None:
+    first, second = ScriptedModel(fail(503, "down"), name="a"), ScriptedModel(say("Hi."), name="b")
+    agent = Agent(model=first, fallbacks=[second])
+    assert await answered(agent) == "Hi."
+    assert [data["model"] for data in await events(agent, "run")] == ["scripted:b"]
+    assert await entries(agent, "error") == []
+
+
+async def test_the_error_of_the_last_model_is_raised() -> None:
+    agent = Agent(model=ScriptedModel(fail(503, "down")), fallbacks=[ScriptedModel(fail(400, "no"), name="b")])
+    with pytest.raises(ModelError, match="scripted:b answered HTTP 400"):
+        await played(agent)
+    assert [data["model"] for data in await events(agent, "run")] == ["scripted:b"]
+
+
+@pytest.mark.parametrize("broken", [cut("Half"), garbage("Half")])
+async def test_no_model_is_asked_again_after_a_first_token(broken: Any) -> None:
+    first, second = ScriptedModel(broken, max_retries=2), ScriptedModel(say("never"))
+    with pytest.raises(ModelError):
+        await played(Agent(model=first, fallbacks=[second]))
+    assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+async def test_an_overflow_goes_to_no_other_model() -> None:
+    too_long = fail(400, "prompt too long")
+    second = ScriptedModel(say("never"))
+    with pytest.raises(ContextOverflow):
+        await played(Agent(model=ScriptedModel(too_long), fallbacks=[second]))
+    assert second.requests == []
+
+
+async def test_a_run_with_a_model_of_its_own_has_no_fallbacks() -> None:
+    second = ScriptedModel(say("never"))
+    with pytest.raises(ModelError):
+        await played(Agent(fallbacks=[second]), model=ScriptedModel(fail(503, "down")))
+    assert second.requests == []
+
+
+@pytest.mark.parametrize("broken", [cut(), garbage()])
+async def test_an_answer_that_breaks_off_before_its_first_token_is_asked_for_again(broken: Any) -> None:
+    model = ScriptedModel(broken, broken, say("Hi."), max_retries=2)
+    assert await answered(Agent(model=model)) == "Hi."
+    once = ScriptedModel(broken, say("never"))
+    with pytest.raises(ModelError):
+        await played(Agent(model=once))
+    assert len(once.requests) == 1
+
+
+async def test_what_republic_repeats_is_not_repeated_once_more() -> None:
+    model = ScriptedModel(*[fail(503, "down")] * 3, say("never"), max_retries=2)
+    with pytest.raises(ModelError):
+        await played(Agent(model=model))
+    assert len(model.requests) == 3
+
+
+async def test_a_handler_may_send_the_request_to_another_model() -> None:
+    class Elsewhere(OpenAICompatible):
+        name = "elsewhere-test"
+        DEFAULT_API_BASE = "http://elsewhere.invalid/v1"
+
+        def __init__(self, **options: Any) -> None:
+            respond = stream_of(delta(content="From elsewhere."))
+            client = httpx2.AsyncClient(transport=httpx2.MockTransport(respond), trust_env=False)
+            super().__init__(**{**options, "http_client": client})
+
+    republic.register_provider(Elsewhere)
+    agent = Agent(model=ScriptedModel(say("never")))
+
+    def redirect(event: LLMCallStarted) -> None:
+        event.request = replace(event.request, model="elsewhere-test:m")
+
+    agent.events.on(LLMCallStarted, redirect)
+    assert await answered(agent) == "From elsewhere."
+    assert [data["provider"] for data in await events(agent, "run")] == ["elsewhere-test"]
+
+
+async def test_an_answer_has_its_deadline() -> None:
+    agent = Agent(model=ScriptedModel(stall(60, after="one moment")), model_timeout_s=0.05)
+    with pytest.raises(ModelError, match=r"did not finish its answer within 0\.05 s") as raised:
+        await played(agent)
+    assert raised.value.action is Action.RETRY
+    assert [data["status"] for data in await events(agent, "loop.finish")] == ["error"]
+
+
+async def test_a_silent_model_is_left_for_another_one() -> None:
+    agent = Agent(model=ScriptedModel(stall(60)), fallbacks=[ScriptedModel(say("Hi."))], model_timeout_s=0.05)
+    assert await answered(agent) == "Hi."
+
+
+async def test_the_time_that_the_reader_takes_counts_for_no_deadline() -> None:
+    agent = Agent(model=ScriptedModel(say("a b c")), model_timeout_s=0.2, run_timeout_s=0.2)
+    began = time.monotonic()
+    async with agent.run("Hello", tape="t") as stream:
+        async for event in stream:
+            if event.kind == "text":
+                await wait_until(lambda: time.monotonic() > began + 0.3, "both deadlines have passed")
+    assert event.kind == "final"
+
+
+async def test_a_run_has_its_deadline_and_keeps_what_there_was() -> None:
+    async def endless() -> None:
+        await asyncio.Event().wait()
+
+    agent = Agent(model=ScriptedModel(call("endless")), tools=[endless], run_timeout_s=0.05)
+    with pytest.raises(TimedOut, match=r"did not end within 0\.05 s"):
+        await played(agent)
+    assert [data["status"] for data in await events(agent, "turn.receipt")] == ["failed"]
+    (closed,) = await entries(agent, "tool_result")
+    assert closed.meta["interrupted"] is True
+
+
+@pytest.mark.parametrize("limits", [{"model_timeout_s": 0}, {"run_timeout_s": -1.0}])
+def test_deadlines_are_more_than_nothing(limits: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="more than 0 s"):
+        Agent(**limits)

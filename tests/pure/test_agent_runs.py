@@ -1,6 +1,7 @@
 """An agent answers on a tape: the first page to read about it."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,8 +9,15 @@ import republic
 
 from bub_redis.agent import Agent, PromptContext, StreamEvent
 from bub_redis.errors import InvalidInput, NotFound
-from bub_redis.tape import InMemoryTapeStore, TapeContext, TapeEntry
-from bub_redis.testing import ModelRequest, ScriptedModel, call, calls, say
+from bub_redis.tape import (
+    FileTapeStore,
+    InMemoryTapeStore,
+    TapeContext,
+    TapeEntry,
+    default_tape_context,
+    openai_messages,
+)
+from bub_redis.testing import ModelRequest, ScriptedModel, call, calls, fail, say
 from tests.pure.runs import TAPE, answered, entries, events, played, results
 
 
@@ -58,7 +66,7 @@ async def test_a_prompt_stands_in_the_model_call_once() -> None:  # case 32
     assert model.requests[0].messages == [{"role": "user", "content": "only once"}]
 
 
-async def test_the_same_words_twice_are_two_messages() -> None:  # case 165
+async def test_the_same_words_twice_are_two_messages() -> None:  # cases 165 and 166
     model = ScriptedModel(say("ok"), say("ok"))
     agent = Agent(model=model)
     await played(agent, "yes")
@@ -66,7 +74,7 @@ async def test_the_same_words_twice_are_two_messages() -> None:  # case 165
     assert [message["content"] for message in model.requests[1].messages] == ["yes", "ok", "yes"]
 
 
-async def test_what_a_run_with_tools_writes_is_what_bub_writes() -> None:
+async def test_what_a_run_with_tools_writes_is_what_bub_writes() -> None:  # case 182: in the order of the events
     model = ScriptedModel(
         calls(call("add", a=1, b=2, _id="c1"), text="Let me see.", usage=(10, 4)), say("It is 3.", usage=(15, 3))
     )
@@ -289,3 +297,52 @@ async def test_a_context_that_names_a_missing_anchor_fails_before_any_call() -> 
         await played(agent)
     assert model.requests == []
     assert [entry.payload["kind"] for entry in await entries(agent, "error")] == ["not_found"]
+
+
+async def test_ids_that_a_model_uses_twice_are_renamed_on_the_wire_only() -> None:  # case 110
+    script = iter([call("add", a=1, b=1, _id="x"), call("add", a=2, b=2, _id="x"), say("ok")])
+    model = ScriptedModel(lambda _: next(script))
+    agent = Agent(model=model, tools=[add])
+    await played(agent)
+    asked, first, again, second = model.requests[2].messages[1:]
+    assert [asked["tool_calls"][0]["id"], first["tool_call_id"], first["content"]] == ["x", "x", "2"]
+    assert [again["tool_calls"][0]["id"], second["tool_call_id"], second["content"]] == ["x_2", "x_2", "4"]
+    assert [entry.payload["call_ids"] for entry in await entries(agent, "tool_result")] == [["x"], ["x"]]
+
+
+async def test_any_context_can_be_sent() -> None:
+    model = ScriptedModel(call("add", a=1, b=1, _id="x"), say("ok"))
+    assert await answered(Agent(model=model, tools=[add], context=openai_messages())) == "ok"
+    assert [message["role"] for message in model.requests[1].messages] == ["user", "assistant", "tool"]
+
+
+async def test_a_selector_that_leaves_half_a_pair_does_no_harm() -> None:  # cases 154 and 159
+    async def last_two(entries: Any, context: TapeContext) -> list[Any]:
+        return list(await default_tape_context().messages(entries))[-2:]
+
+    model = ScriptedModel(call("add", a=1, b=1), call("add", a=1, b=1), say("ok"))
+    agent = Agent(model=model, tools=[add], context=TapeContext(select=last_two))
+    assert await answered(agent) == "ok"
+
+
+async def test_steps_are_told_as_they_begin() -> None:
+    streamed = await played(Agent(model=ScriptedModel(call("add", a=1, b=1), say("ok")), tools=[add]))
+    assert [event.data for event in streamed if event.kind == "step"] == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+async def test_a_run_is_the_same_on_every_store(kind: str, tmp_path: Path) -> None:
+    too_long = fail(400, "prompt is too long")
+    model = ScriptedModel(call("add", a=1, b=2, _id="c1"), say("3", usage=(5, 1)), too_long, say("4", usage=(5, 1)))
+    store = InMemoryTapeStore() if kind == "memory" else FileTapeStore(tmp_path)
+    agent = Agent(model=model, tools=[add], store=store)
+    assert await answered(agent, "1 + 2?") == "3"
+    assert await answered(agent, "2 + 2?") == "4"
+    assert [entry.payload.get("name", entry.kind) for entry in await entries(agent)] == [
+        *("session/start", "handoff", "loop.start"),
+        *("loop.step.start", "message", "tool_call", "tool_result", "run", "loop.step"),
+        *("loop.step.start", "message", "run", "loop.step", "loop.finish", "turn.receipt"),
+        *("loop.start", "loop.step.start", "message", "error", "run"),
+        *("auto_handoff/context_overflow", "handoff", "message", "loop.step"),
+        *("loop.step.start", "message", "run", "loop.step", "loop.finish", "turn.receipt"),
+    ]

@@ -125,6 +125,64 @@ async def test_dotted_names_reach_the_model_with_underscores_and_map_back() -> N
     assert await results(agent) == ["order 1", "order 2"]
 
 
+async def test_a_pydantic_model_may_hold_the_arguments() -> None:
+    class Order(BaseModel):
+        number: int = Field(description="which")
+        day: date
+
+    @tool(model=Order)
+    def book(order: Order, context: ToolContext) -> str:
+        """Book an order."""
+        return f"{order.number} on {order.day:%d.%m.} for {context.run_id and 'us'}"
+
+    assert set(book.parameters["properties"]) == {"number", "day"}
+    assert await result_of(book, number=7, day="2026-01-02") == "7 on 02.01. for us"
+    refused = await result_of(book, number="x", day="2026-01-02")
+    assert [detail["argument"] for detail in refused["details"]] == ["number"]
+
+
+def test_a_pydantic_model_fills_one_parameter() -> None:
+    class Order(BaseModel):
+        number: int
+
+    with pytest.raises(InvalidInput, match="takes its Order in one parameter, not in 2"):
+        tool(name="f", model=Order)(lambda a, b: None)
+
+
+STOCK = {
+    "type": "object",
+    "properties": {"item": {"type": "string"}, "most": {"type": "integer"}, "any": {}},
+    "required": ["item"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_json_schema_makes_a_tool() -> None:
+    async def look_up(context: ToolContext, **arguments: Any) -> Any:
+        return arguments
+
+    stock = Tool(name="stock.look_up", description="Look up stock.", parameters=STOCK, handler=look_up)
+    assert stock.schema.parameters is STOCK
+    assert await result_of(stock, item="pen", most=3) == {"item": "pen", "most": 3}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({}, ["item"]),
+        ({"item": 5}, ["item"]),
+        ({"item": "pen", "most": True}, ["most"]),
+        ({"item": "pen", "colour": "red"}, ["colour"]),
+    ],
+)
+async def test_arguments_that_do_not_fit_a_json_schema_are_told_one_by_one(
+    arguments: dict[str, Any], wrong: list[str]
+) -> None:  # case 56
+    result = await result_of(Tool("stock", lambda **_: "never", "", STOCK), **arguments)
+    assert result["kind"] == "invalid_input"
+    assert [detail["argument"] for detail in result["details"]] == wrong
+
+
 # How arguments arrive
 
 
@@ -304,6 +362,39 @@ async def test_a_result_that_has_no_json_is_an_error_that_the_model_reads(value:
     result = await result_of(tool(name="f")(lambda: value))
     assert result["kind"] == "tool"
     assert f"the result, {type(value).__name__}, is not JSON" in result["message"]
+
+
+@pytest.mark.parametrize("value", ["x" * 2_000, ["x" * 2_000], {"a": "ä" * 1_000}])
+async def test_a_result_that_is_too_large_is_an_error_with_a_preview(value: Any) -> None:  # cases 18 and 124
+    agent = Agent(
+        model=ScriptedModel(call("f"), say("ok")), tools=[tool(name="f")(lambda: value)], max_result_bytes=1_000
+    )
+    await played(agent)
+    (result,) = await results(agent)
+    assert "more than the 1000 that one may have; ask for less" in result["message"]
+    assert 0 < len(result["details"]["preview"]) < 700
+
+
+async def test_a_handler_may_keep_a_large_result_elsewhere() -> None:  # case 18
+    agent = Agent(
+        model=ScriptedModel(call("f"), say("ok")), tools=[tool(name="f")(lambda: "x" * 2_000)], max_result_bytes=1_000
+    )
+
+    def keep(event: ToolCallFinished) -> None:
+        event.result = f"kept, {len(event.result)} characters"
+
+    agent.events.on(ToolCallFinished, keep)
+    await played(agent)
+    assert await results(agent) == ["kept, 2000 characters"]
+
+
+async def test_an_error_of_any_length_is_cut() -> None:  # case 123
+    def broken() -> None:
+        raise RuntimeError("no " * 100_000)
+
+    result = await result_of(broken)
+    assert len(result["message"]) < 4_100
+    assert result["message"].startswith("RuntimeError: no no")
 
 
 # How they run

@@ -89,19 +89,23 @@ def test_the_public_names() -> None:
             "LAST_ANCHOR",
             "Agent",
             "AsyncTapeStore",
+            "FileTapeStore",
             "InMemoryTapeStore",
             "RedisTapeStore",
+            "SpillStore",
             "Tape",
             "TapeContext",
             "TapeEntry",
             "TapeQuery",
             "TapeRecorder",
+            "TapeSidecar",
             "TapeStore",
             "ToolContext",
             "TurnClient",
             "default_tape_context",
             "errors",
             "events",
+            "openai_messages",
             "session_tape_name",
             "tool",
         ]
@@ -113,8 +117,16 @@ def test_the_public_names() -> None:
 def test_a_script_tells_its_contract_and_never_touches_json(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     header = text[: text.index("\n\n")] if "\n\n" in text else text
-    shared = script.stem in {"block", "dispatch"}
+    shared = script.stem in {"block", "bounds", "dispatch", "put"}
     if not shared:
         assert "-- ARGV:" in header and "-- Returns:" in header and "-- Cost:" in header
     for banned in ("cjson", "cmsgpack", "'KEYS'", "XINFO", "SCAN"):
         assert banned not in text
+
+
+def test_no_script_trims_a_tape() -> None:
+    """Case 138: a trim to about a length keeps more or less, by the size of entries. Only frames are trimmed."""
+    trimming = {
+        script.stem for script in SCRIPTS if re.search("MAXLEN|MINID|XTRIM", script.read_text(encoding="utf-8"))
+    }
+    assert trimming == {"frames"}
