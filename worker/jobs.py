@@ -7,15 +7,24 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from bub_redis.agent import Agent
-from bub_redis.errors import Outage
+from bub_redis.errors import BubError, Outage
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.script import Replicas
 from bub_redis.storage.store import RedisTapeStore
-from bub_redis.turns.queue import Attempt, TurnQueue
+from bub_redis.tape.spill import SpillStore
+from bub_redis.turns.attempt import Attempt
+from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.runner import TurnRunner
 from worker.keeper import LeaseKeeper
 from worker.reconcile import Reconciler
+
+_HEED_PAUSE_S = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -45,29 +54,52 @@ def new_worker_id() -> str:
 async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, worker: str) -> Runtime:
     """Connect, and start keeper and reconciler; all is closed with `stack`, also when the start fails half-way.
 
+    An agent that brings no sidecar of its own gets a SpillStore, so that large results stay out of its tapes.
+
     Raises Outage, ConfigError or ServerUnfit if a server cannot be used.
     """
-    server = await stack.enter_async_context(RedisServer(settings.queue_address))
-    await server.check()
-    tape_server = server
+    if not agent.sidecars:
+        agent.mount(SpillStore(threshold_tokens=settings.spill_threshold))
+    server = tape_server = await _connected(stack, settings.queue_address, settings)
     if settings.tape_url is not None:
-        tape_server = await stack.enter_async_context(RedisServer(settings.tape_address))
-        await tape_server.check()
-    store = RedisTapeStore(tape_server, namespace=settings.namespace, lease_s=settings.lease_s)
+        tape_server = await _connected(stack, settings.tape_address, settings)
+    replicas = Replicas(settings.wait_replicas, settings.wait_replicas_s) if settings.wait_replicas else None
+    store = RedisTapeStore(tape_server, namespace=settings.namespace, lease_s=settings.lease_s, replicas=replicas)
     queue = TurnQueue(server, settings)
     keeper = LeaseKeeper(settings, worker)
     runtime = Runtime(worker, queue, TurnRunner(agent, queue, store, settings, keeper), keeper)
     stack.push_async_callback(_say_goodbye, queue, worker)
     keeper.start()
     stack.callback(keeper.close)
-    reconciling = asyncio.create_task(Reconciler(queue, settings, worker, lambda: runtime.running).run())
-    stack.push_async_callback(_cancel, reconciling)
+    for work in (Reconciler(queue, settings, worker, lambda: runtime.running).run(), _heed(queue, keeper, worker)):
+        stack.push_async_callback(_cancel, asyncio.create_task(work))
     return runtime
+
+
+async def _connected(stack: AsyncExitStack, url: str, settings: Settings) -> RedisServer:
+    """A server that may be used; what its configuration puts at risk is logged (case 139)."""
+    server = await stack.enter_async_context(RedisServer(url))
+    info = await server.check(force=settings.force)
+    if info.may_drop_tapes:
+        log.warning("server.may_drop_tapes", server=server.address, eviction_policy=info.eviction_policy)
+    if not info.append_only:
+        log.warning("server.forgets_at_restart", server=server.address, remedy="appendonly yes")
+    return server
 
 
 async def run_turn(ctx: dict[Any, Any], _full_id: str) -> None:
     """The arq function: run one attempt. The job id names it; the argument is for people who read the queue."""
     await ctx["runtime"].run(ctx["job_id"])
+
+
+async def _heed(queue: TurnQueue, keeper: LeaseKeeper, worker: str) -> None:
+    """Look after a turn as soon as word comes that it was cancelled; the beat would find out later."""
+    while True:
+        try:
+            await queue.wait_for_control(worker)
+            await keeper.look(queue)
+        except BubError:
+            await asyncio.sleep(_HEED_PAUSE_S)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -1,55 +1,152 @@
-"""Finding the user's agent by name: `module:attribute`."""
+"""Finding the user's agent by name: `module:attribute`.
+
+The module is looked for in the current folder first, then where Python looks. One that has the name of this very
+package, `worker`, is loaded from its file under a name of its own, so that both live in one process.
+"""
 
 import importlib
 import inspect
 import os
 import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import ModuleType
 
 from bub_redis.agent import Agent
-from bub_redis.errors import ConfigError
+from bub_redis.agent.model import ModelClient
+from bub_redis.errors import ConfigError, ModelError
 from bub_redis.settings import Settings
+
+_OURS = __name__.partition(".")[0]
+_THEIRS = f"_users_{_OURS}"
+"""What the user's own module of our name is called in this process."""
 
 
 async def load_agent(settings: Settings) -> Agent:
     """The agent that `BUB_AGENT` names, or a plain one on `BUB_MODEL`.
 
     The attribute is an Agent, or a function, sync or async, that returns one. Raises ConfigError that says what was
-    found instead.
+    found instead, also for a model whose provider is not known.
     """
     if settings.agent is None:
         if settings.model is None:
             raise ConfigError("nothing to run: name an agent as module:attribute, or a model in BUB_MODEL")
-        return Agent(model=settings.model)
-    found = _attribute(settings.agent)
-    agent = found() if callable(found) and not isinstance(found, Agent) else found
+        agent = Agent(model=settings.model)
+    else:
+        agent = await _named_agent(settings.agent)
+    if agent.model is None and settings.model is not None:
+        agent.model = settings.model
+    for model in (agent.model, *agent.fallbacks):
+        if isinstance(model, str):
+            check_model(model)
+    return agent
+
+
+def check_model(model: str) -> str:
+    """Return `model` if it is `provider:model` of a known provider. Raises ConfigError; nothing is connected."""
+    try:
+        ModelClient.of(model)
+    except ModelError as error:
+        raise ConfigError(str(error)) from None
+    return model
+
+
+async def _named_agent(spec: str) -> Agent:
+    found = _attribute(spec)
+    agent = found if isinstance(found, Agent) or not callable(found) else _called(found, spec)
     if inspect.isawaitable(agent):
         agent = await agent
     if not isinstance(agent, Agent):
-        raise ConfigError(
-            f"{settings.agent} is a {type(agent).__name__}; an Agent, or a function returning one, is needed"
-        )
-    if agent.model is None and settings.model is not None:
-        agent.model = settings.model
+        raise ConfigError(f"{spec} is a {type(agent).__name__}; an Agent, or a function returning one, is needed")
     return agent
+
+
+def _called(function: Callable[[], object], spec: str) -> object:
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{spec} cannot be called without arguments; an Agent, or a function returning one, is needed"
+        ) from None
+    return function()
 
 
 def _attribute(spec: str) -> object:
     module_name, colon, attribute = spec.partition(":")
     if not colon or not module_name or not attribute:
         raise ConfigError(f"{spec!r} is no module:attribute; write for example `shop.agents:support`")
-    if os.getcwd() not in sys.path:
-        # A console script has its own folder on the path, not the one it is run in.
+    if module_name.endswith(".py") or os.sep in module_name:
+        dotted = ".".join(Path(module_name.removesuffix(".py")).parts)
+        raise ConfigError(f"{module_name!r} is a file; name the module: `{dotted}:{attribute}`")
+    if sys.path[:1] != [os.getcwd()]:
+        # A console script has its own folder there, not the one it is run in.
         sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"no module {error.name!r} in {os.getcwd()} or among the installed ones") from None
+    module = _imported(module_name)
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            names = ", ".join(name for name, value in vars(module).items() if isinstance(value, Agent)) or "none"
-            raise ConfigError(f"{module.__name__} has no {attribute!r}; agents found there: {names}")
+            raise ConfigError(f"{module_name} has no {attribute!r}; agents found there: {_agents(module)}")
         found = getattr(found, part)
     return found
+
+
+def _agents(module: ModuleType) -> str:
+    return ", ".join(name for name, value in vars(module).items() if isinstance(value, Agent)) or "none"
+
+
+def _imported(name: str) -> ModuleType:
+    """The user's module. Raises ConfigError if there is none, or naming the line on which its import fails."""
+    try:
+        return _import_users(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").replace(_THEIRS, _OURS)
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise ConfigError(f"no module {missing!r} in {os.getcwd()} or among the installed ones") from None
+        raise _broken(name, error) from error
+    except Exception as error:  # the edge to the user's code: anything may come out of an import
+        raise _broken(name, error) from error
+
+
+def _broken(name: str, error: Exception) -> ConfigError:
+    if isinstance(error, SyntaxError):
+        place, said = f"{error.filename} line {error.lineno}", error.msg
+    else:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
+        place, said = f"{frames[-1].filename} line {frames[-1].lineno}", str(error)
+    return ConfigError(f"{name} cannot be imported: {type(error).__name__} in {place}: {said}")
+
+
+def _import_users(name: str) -> ModuleType:
+    top, _, rest = name.partition(".")
+    if top != _OURS or (spec := _users_spec()) is None:
+        return importlib.import_module(name)
+    if _THEIRS not in sys.modules:
+        module = module_from_spec(spec)
+        sys.modules[_THEIRS] = module
+        try:
+            if spec.loader is not None:
+                spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[_THEIRS]
+            raise
+    return importlib.import_module(f"{_THEIRS}.{rest}" if rest else _THEIRS)
+
+
+def _users_spec() -> ModuleSpec | None:
+    """Where the user's own module of our name is, under its other name; None if there is none."""
+    for path in _places():
+        found = PathFinder.find_spec(_OURS, [path])
+        if found is None or found.origin is None or Path(found.origin).resolve().parent == Path(__file__).parent:
+            continue
+        return importlib.util.spec_from_file_location(
+            _THEIRS, found.origin, submodule_search_locations=found.submodule_search_locations
+        )
+    return None
+
+
+def _places() -> Iterator[str]:
+    yield os.getcwd()
+    yield from (path for path in sys.path if path)

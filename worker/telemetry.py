@@ -14,8 +14,11 @@ def configure_logging(*, level: int = logging.INFO) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     terminal = sys.stderr.isatty()
+    # Plain tracebacks: pretty ones show local variables, which hold what users said.
     renderer: structlog.types.Processor = (
-        structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+        if terminal
+        else structlog.processors.JSONRenderer()
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(

@@ -16,7 +16,7 @@ from arq.worker import Worker
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
-from bub_redis.turns.runner import Stop
+from bub_redis.turns.running import Stop
 from worker.jobs import Runtime, new_worker_id, open_runtime
 from worker.load import load_agent
 from worker.settings import arq_options, serialize

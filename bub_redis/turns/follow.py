@@ -1,54 +1,58 @@
 """Following one turn: its frame stream while there is one, then the turn itself, then the tape."""
 
+import re
 from collections.abc import AsyncIterator
 
-from bub_redis.errors import NotFound
+from bub_redis.errors import InvalidInput, NotFound
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.turns.frames import Frame, placed
+from bub_redis.turns.hub import FrameHub
+from bub_redis.turns.outcome import read_receipt
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn
 
 SILENCE_S = 1.0
 """How long a silent stream is believed before the turn itself is looked at."""
-_PAGE_FRAMES = 500
 _START = "0-0"
+_FRAME_ID = re.compile(r"\d{1,19}-\d{1,19}")
 
 
 class Follower:
     """One reading of a turn's frames: drops what lower attempts wrote, and tells where numbers jump."""
 
-    def __init__(self, queue: TurnQueue, store: RedisTapeStore, turn: Turn) -> None:
+    def __init__(self, hub: FrameHub, queue: TurnQueue, store: RedisTapeStore, turn: Turn) -> None:
+        self._hub = hub
         self._queue = queue
         self._store = store
         self._turn = turn
         self._key = TapeKeys(store.namespace, turn.tape).frames(turn.id)
         self._seen = Frame(_START, "", {})
         self._place: int | None = None
+        self._told = False
 
     async def frames(self, after: str | None) -> AsyncIterator[Frame]:
-        """Frames behind `after`, or all there are, up to `finished`. Raises NotFound for an unknown turn, Outage."""
-        arrived = await self._look() if after in {None, _START} else await self._resume(str(after))
-        while True:
-            for frame in arrived:
-                yield frame
-                if frame.type == "finished":
-                    return
-            arrived = [shown for frame in await self._read() for shown in self._shown(frame)] or await self._look()
+        """Frames behind `after`, or all there are, up to `finished`. Raises NotFound, InvalidInput, Outage."""
+        arrived = await (self._look() if not after or after == _START else self._resume(after))
+        if self._seen.type == "finished":
+            return
+        async with self._hub.subscribe(self._key, self._seen.id) as subscription:
+            while True:
+                for frame in arrived:
+                    yield frame
+                    if frame.type == "finished":
+                        return
+                read = [Frame.decode(*raw) for raw in await subscription.read(SILENCE_S)]
+                arrived = [shown for frame in filter(None, read) for shown in self._shown(frame)] or await self._look()
 
     async def _resume(self, after: str) -> list[Frame]:
+        if not _FRAME_ID.fullmatch(after):
+            raise InvalidInput(f"a frame's id is <ms>-<number>, not {after[:40]!r}")
         with self._store.server.outages():
             found = await self._store.server.commands.xrange(self._key, min=after, max=after)
-        self._seen = Frame.decode(*found[0]) if found else Frame(after, "gap", {})
-        return [] if found else [self._seen]
-
-    async def _read(self) -> list[Frame]:
-        server = self._store.server
-        with server.outages():
-            reply = await server.blocking.xread(
-                {self._key: self._seen.id}, count=_PAGE_FRAMES, block=int(SILENCE_S * 1000)
-            )
-        return [Frame.decode(stream_id, fields) for _, page in reply for stream_id, fields in page]
+        seen = Frame.decode(*found[0]) if found else None
+        self._seen = seen or Frame(after, "gap", {})
+        return [] if seen else [self._seen]
 
     def _shown(self, frame: Frame) -> list[Frame]:
         """`frame`, behind a gap if some were lost before it; nothing if a later attempt was seen already."""
@@ -63,33 +67,35 @@ class Follower:
     async def _look(self) -> list[Frame]:
         """What the turn itself says while its stream is silent: its place in the queue, or its end."""
         standing = await self._queue.standing(self._turn)
-        if standing is not None and standing.status == "queued":
-            if standing.place == self._place:
+        match standing.status if standing else None:
+            case "queued" | "steering":
+                place = standing.place if standing else None
+                if self._told and place == self._place:
+                    return []
+                self._told, self._place = True, place
+                return [self._made("queued", {"place": place})]
+            case "running":
                 return []
-            self._place = standing.place
-            return [self._made("queued", {"place": standing.place})]
-        if standing is not None and standing.status == "running":
-            return []
-        return await self._end()
+            case status:
+                return await self._end(status)
 
-    async def _end(self) -> list[Frame]:
-        """The end of a turn that the queue side knows as ended or does not know any more, from the tape."""
+    async def _end(self, status: str | None) -> list[Frame]:
+        """The end of a turn that the queue side knows as ended, or does not know any more, from the tape."""
         with self._store.server.outages():
             waiting = await self._store.server.commands.xrange(self._key, min=f"({self._seen.id}", count=1)
         if waiting:
             return []
         committed = await self._store.committed(self._turn.tape, self._turn.id)
-        if committed is None:
+        receipt = None if committed is None else await read_receipt(self._store, self._turn, committed)
+        if receipt is not None:
+            data = {"turn": self._turn.id, "status": receipt.status, "error": receipt.error, "entries": receipt.entries}
+            gap = [] if self._seen.id == _START else [self._made("gap", {})]
+            return [*gap, self._made("finished", data | placed(receipt.id, receipt.entries, receipt.answer))]
+        if committed is None and status is None:
             raise NotFound(f"session {self._turn.session!r} has no turn {self._turn.id!r}")
-        receipt = await self._store.receipt(self._turn.tape, committed)
-        data = {
-            "turn": self._turn.id,
-            "status": receipt.status,
-            "error": receipt.error,
-            "entries": receipt.entries,
-        }
-        gap = [] if self._seen.id == _START else [self._made("gap", {})]
-        return [*gap, self._made("finished", data | placed(receipt.id, receipt.entries, receipt.answer))]
+        # It never started (cancelled while it waited, or taken in by another turn), or its tape was reset since.
+        ended = committed.status if committed else status
+        return [self._made("finished", {"turn": self._turn.id, "status": ended, "error": None, "entries": 0})]
 
     def _made(self, kind: str, data: dict[str, object]) -> Frame:
         """A frame of the follower's own: resuming behind it is resuming behind the last one of the stream."""

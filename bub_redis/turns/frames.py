@@ -41,12 +41,20 @@ class Frame:
     number: int = 0
 
     @classmethod
-    def decode(cls, stream_id: bytes, fields: Mapping[bytes, bytes]) -> "Frame":
-        """A frame as a stream holds it; the one of a merge names its receipt beside its data."""
+    def decode(cls, stream_id: bytes, fields: Mapping[bytes, bytes]) -> "Frame | None":
+        """A frame as a stream holds it, that of a merge with its receipt; None for what was written by hand."""
+        if not fields.keys() >= {b"type", b"attempt", b"n", b"data"}:
+            return None
         data = json.loads(fields[b"data"])
         if b"receipt" in fields:
             data |= placed(fields[b"receipt"].decode(), data["entries"], data["answer"])
         return cls(stream_id.decode(), fields[b"type"].decode(), data, int(fields[b"attempt"]), int(fields[b"n"]))
+
+
+def stream_order(stream_id: str) -> tuple[int, int]:
+    """What orders stream ids; the empty one comes before all."""
+    ms, _, number = stream_id.partition("-")
+    return int(ms or 0), int(number or 0)
 
 
 def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:
@@ -133,4 +141,7 @@ class FrameWriter:
             with suppress(TimeoutError):
                 async with asyncio.timeout(JOIN_S):
                     await self._closing.wait()
+            await self._send()
+        # What was put while the last frames were on their way.
+        while self._pending:
             await self._send()

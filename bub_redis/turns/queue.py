@@ -1,66 +1,46 @@
 """The queue side: turns in order, who looks after them, and the doorbell for workers. Changed by scripts only."""
 
+import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from bub_redis.errors import Conflict
+from bub_redis.errors import Conflict, NotFound, QueueFull
 from bub_redis.settings import Settings
 from bub_redis.storage.client import BLOCK_S, RedisServer
-from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys
+from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, full_turn_id
 from bub_redis.storage.script import Argument, Script
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.receipt import Status
+from bub_redis.turns.attempt import Attempt, Beat, Cancellation, DeadTurn, Standing, Started, Steer
 from bub_redis.turns.record import Request, Turn
 
-_ENQUEUE, _CLAIM, _START, _BEAT, _FINISH, _HAND_BACK, _RECONCILE = (
-    Script(__package__, name) for name in ("enqueue", "claim", "start", "beat", "finish", "hand_back", "reconcile")
+_ENQUEUE, _STEER, _CANCEL, _CLAIM, _START, _BEAT, _FINISH, _HAND_BACK, _RECONCILE = (
+    Script(__package__, name)
+    for name in ("enqueue", "steer", "cancel", "claim", "start", "beat", "finish", "hand_back", "reconcile")
 )
 
 _JOB_TTL_MS = 7 * 24 * 3600 * 1000
-_WAKE_TTL_MS = 60_000
+_HINT_TTL_MS = 60_000
+_DEAD_TTL_MS = 7 * 24 * 3600 * 1000
+_SUSPECT_PAUSE_MS = 1000
+_WORKERS_LISTED_MS = 24 * 3600 * 1000
+"""How long a worker that died stays in the list; its heartbeat is gone long before."""
 _LONGEST_GRACE_MS = 300_000
 _RECONCILED_AT_ONCE = 50
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One try of a turn by one worker."""
-
-    full_id: str
-    number: int
-    worker: str
-
-    @classmethod
-    def of_job(cls, job_id: str, namespace: str, worker: str) -> "Attempt":
-        """The attempt that an arq job id names: `<namespace>/<full id>:<attempt>`. Raises ValueError for another id."""
-        full_id, _, number = job_id.removeprefix(f"{namespace}/").rpartition(":")
-        return cls(full_id, int(number), worker)
+_FULL = {
+    "session": "session {turn.session!r} has {there} turns that have not ended; at most {most} are taken",
+    "all": "{there} turns have not ended; at most {most} are taken",
+    "turn": "the turn has {there} steering messages; at most {most} are taken",
+}
 
 
-@dataclass(frozen=True)
-class Started:
-    """An attempt that the queue side has made the running one."""
-
-    attempt: Attempt
-    request: Request
-    dispatch: int
-    """The order of attempts: a higher number takes a session from a lower one."""
-    handbacks: int
-    """How often attempts of the turn were handed back."""
-
-
-@dataclass(frozen=True)
-class Standing:
-    """What the queue side knows of a turn now."""
-
-    status: str
-    place: int | None
-    """How many turns of the session stand before it; None for one that has ended."""
-    attempt: int
-    worker: str | None
-    """Who started it last; None before its first start."""
-    result: bytes | None
+def _flat(request: Request) -> list[Argument]:
+    """All that is kept with a turn, field and value in turn."""
+    fields = {**request.encoded(), "body": request.job_body()}
+    return [part for pair in fields.items() for part in pair]
 
 
 class TurnQueue:
@@ -69,28 +49,25 @@ class TurnQueue:
     def __init__(self, server: RedisServer, settings: Settings) -> None:
         self.server = server
         self.namespace = settings.namespace
+        self._settings = settings
         self._keys = QueueKeys(settings.namespace)
-        self._grace_ms = int(settings.waiting_grace_s * 1000)
         self._lease_ms = int(settings.lease_s * 1000)
         self._beat_ms = int(settings.beat_s * 1000)
+        self._longest_ahead_ms = 2 * max(_LONGEST_GRACE_MS, self._lease_ms)
         self._turn_ttl_ms = int(settings.turn_ttl_s * 1000)
 
     async def _run(self, script: Script, keys: Iterable[str], args: Iterable[Argument]) -> Any:
         """Run a script that may dispatch: its own keys and arguments follow the shared ones."""
-        shared = [
-            self._keys.leases,
-            self._keys.waiting,
-            self._keys.dispatches,
-            self._keys.wake,
-            self._keys.arq,
-        ]
+        of = self._keys
+        shared = [of.leases, of.waiting, of.dispatches, of.wake, of.arq, of.dead, of.open_turns]
         prefixes: list[Argument] = [
-            self._keys.turn_prefix,
+            of.turn_prefix,
             ARQ_JOB_PREFIX,
-            self._keys.job_prefix,
-            self._grace_ms,
+            of.job_prefix,
+            int(self._settings.waiting_grace_s * 1000),
             _JOB_TTL_MS,
-            _WAKE_TTL_MS,
+            _HINT_TTL_MS,
+            of.queue_prefix,
         ]
         with self.server.outages():
             return await script.run(self.server.commands, [*shared, *keys], [*prefixes, *args])
@@ -98,65 +75,167 @@ class TurnQueue:
     async def enqueue(self, request: Request) -> bool:
         """Put a turn on its session's list; whether it is new.
 
-        Raises InvalidInput; Conflict if the id is taken by a turn with another prompt, model, options, state or
-        metadata. Nothing is changed then.
+        Raises InvalidInput; QueueFull; Conflict if the id is taken by a turn with other content. Nothing is changed
+        then.
         """
-        turn = request.turn
-        fields: dict[str, bytes] = {**request.encoded(), "body": request.job_body()}
-        verdict, *_ = await self._run(
+        turn, fields = request.turn, _flat(request)
+        verdict, *rest = await self._run(
             _ENQUEUE,
             [self._keys.turn(turn.full_id), self._keys.queue(turn.tape)],
-            [turn.full_id, request.digest(), *(part for pair in fields.items() for part in pair)],
+            [turn.full_id, request.digest(), *self._bounds, *fields],
         )
+        self._refuse(turn, verdict, rest)
+        return bool(verdict == b"NEW")
+
+    async def steer(self, target: Turn, request: Request) -> bool:
+        """Send a message into `target`; False if that has ended and the message is a turn of its own.
+
+        Raises what `enqueue` raises.
+        """
+        turn = request.turn
+        verdict, *rest = await self._run(
+            _STEER,
+            [
+                self._keys.turn(turn.full_id),
+                self._keys.queue(turn.tape),
+                self._keys.turn(target.full_id),
+                self._keys.steers(target.full_id),
+            ],
+            [
+                turn.full_id,
+                request.digest(),
+                *self._bounds,
+                self._keys.control_prefix,
+                self._settings.max_steers,
+                *_flat(request),
+            ],
+        )
+        self._refuse(turn, verdict, rest)
+        return bool(verdict == b"STEERED")
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        return self._settings.max_session_turns, self._settings.max_open_turns
+
+    def _refuse(self, turn: Turn, verdict: bytes, rest: Sequence[bytes]) -> None:
         if verdict == b"CONFLICT":
             raise Conflict(
                 f"turn {turn.id!r} of session {turn.session!r} exists with other content; nothing was changed. "
                 "Send it under another turn id"
             )
-        return bool(verdict == b"NEW")
+        if verdict == b"FULL":
+            which, there, most = rest
+            raise QueueFull(_FULL[which.decode()].format(there=int(there), most=int(most), turn=turn))
+
+    async def cancel(self, turn: Turn) -> Cancellation:
+        """Cancel the turn: at once if it never started, else by word to whoever runs it; what came of it.
+
+        Raises NotFound for an unknown turn.
+        """
+        verdict, *rest = await self._run(
+            _CANCEL,
+            [self._keys.turn(turn.full_id)],
+            [turn.full_id, self._keys.control_prefix, self._turn_ttl_ms],
+        )
+        match verdict:
+            case b"CANCELLED":
+                return "cancelled"
+            case b"CANCELLING":
+                return "cancelling"
+            case b"ENDED":
+                return cast(Cancellation, rest[0].decode())
+            case _:
+                raise NotFound(f"session {turn.session!r} has no turn {turn.id!r}")
+
+    async def steers(self, turn: Turn, used: int) -> list[Steer]:
+        """The steering messages of the turn from place `used` on, in order."""
+        with self.server.outages():
+            ids = await self.server.commands.execute_command("LRANGE", self._keys.steers(turn.full_id), used, -1)
+            if not ids:
+                return []
+            async with self.server.commands.pipeline(transaction=False) as pipe:
+                for full_id in ids:
+                    pipe.hmget(self._keys.turn(full_id.decode()), ["id", "prompt"])
+                found = await pipe.execute()
+        return [Steer(steer_id.decode(), json.loads(prompt)) for steer_id, prompt in found]
 
     async def claim(self, most: int) -> list[str]:
         """Take up to `most` due jobs, oldest first; they are nobody else's then."""
         with self.server.outages():
             jobs = await _CLAIM.run(self.server.commands, [self._keys.arq], [most])
-        return [job.decode() for job in jobs]
+        return [job.decode(errors="replace") for job in jobs]
 
     async def wait_for_work(self) -> None:
         """Return when there may be work, or after BLOCK_S without."""
         with self.server.outages():
             await self.server.blocking.execute_command("BLPOP", self._keys.wake, BLOCK_S)
 
-    async def start(self, attempt: Attempt) -> Started | None:
-        """Make the attempt the running one; None if it is not the current one any more."""
-        fields = ("dispatch", "handbacks", *Request.FIELDS)
+    async def wait_for_control(self, worker: str) -> None:
+        """Return when a turn of this worker may have been cancelled or steered, or after BLOCK_S without."""
+        with self.server.outages():
+            await self.server.blocking.execute_command("BLPOP", self._keys.control_prefix + worker, BLOCK_S)
+
+    async def start(self, attempt: Attempt, *, take_suspects: bool = True) -> Started | None:
+        """Make the attempt the running one; None if it is not the current one any more.
+
+        None also where the turn is a suspect and the worker runs one: it is dispatched again, uncharged.
+        """
+        fields = ("dispatch", "handbacks", "crashes", *Request.FIELDS)
         verdict, *values = await self._run(
             _START,
-            [self._keys.turn(attempt.full_id)],
-            [attempt.full_id, attempt.number, attempt.worker, self._lease_ms, *fields],
+            [self._keys.turn(attempt.full_id), self._keys.receipt_prefix + attempt.full_id.partition("/")[0]],
+            [
+                attempt.full_id,
+                attempt.number,
+                attempt.worker,
+                self._lease_ms,
+                self._settings.max_crashes,
+                int(take_suspects),
+                _SUSPECT_PAUSE_MS,
+                *fields,
+            ],
         )
         if verdict != b"STARTED":
             return None
+        closing, receipt_id, digest, *values = values
         named = dict(zip(fields, values, strict=True))
-        return Started(attempt, Request.decode(named), int(named["dispatch"]), int(named["handbacks"]))
+        return Started(
+            attempt,
+            Request.decode(named),
+            dispatch=int(named["dispatch"]),
+            handbacks=int(named["handbacks"]),
+            suspect=not closing and int(named["crashes"]) >= max(self._settings.max_crashes, 2),
+            last_receipt=(receipt_id.decode(), digest.decode()),
+            closing=closing.decode(),
+        )
 
-    async def beat(self, attempts: Sequence[Attempt], worker: str) -> list[bool]:
-        """Renew the leases of attempts; for each whether it is still the running one."""
+    async def beat(self, attempts: Sequence[Attempt], worker: str) -> list[Beat]:
+        """Renew the leases of attempts; for each what the queue side says of it."""
         pairs = [part for attempt in attempts for part in (attempt.full_id, attempt.number)]
         with self.server.outages():
             verdicts = await _BEAT.run(
-                self.server.commands,
-                [self._keys.leases],
-                [self._keys.turn_prefix, worker, self._lease_ms, *pairs],
+                self.server.commands, [self._keys.leases], [self._keys.turn_prefix, worker, self._lease_ms, *pairs]
             )
-        return [verdict == b"HELD" for verdict in verdicts]
+        return [Beat(verdict.decode()) for verdict in verdicts]
 
-    async def finish(self, turn: Turn, *, receipt_id: str, digest: str, status: Status, result: bytes) -> None:
+    async def finish(
+        self, turn: Turn, *, receipt_id: str, digest: str, status: Status, result: bytes, steers: int
+    ) -> None:
         """End the turn by what the receipt on its tape says, and dispatch the next of the session."""
-        keys = self._keys
         await self._run(
             _FINISH,
-            [keys.turn(turn.full_id), keys.queue(turn.tape), keys.receipt_prefix + encode_name(turn.tape)],
-            [turn.full_id, receipt_id, digest, status, result, self._turn_ttl_ms],
+            [self._keys.turn(turn.full_id), self._keys.receipt_prefix + encode_name(turn.tape)],
+            [
+                turn.full_id,
+                receipt_id,
+                digest,
+                status,
+                result,
+                steers,
+                self._turn_ttl_ms,
+                self._settings.max_crashes,
+                _DEAD_TTL_MS,
+            ],
         )
 
     async def hand_back(self, attempt: Attempt, *, pause_s: float, reason: str) -> bool:
@@ -171,9 +250,9 @@ class TurnQueue:
     async def reconcile(self) -> list[tuple[str, str]]:
         """Have turns run again that nobody looks after; what was done, and to which full id."""
         flat = await self._run(
-            _RECONCILE, [], [self._keys.queue_prefix, self._beat_ms, _LONGEST_GRACE_MS, _RECONCILED_AT_ONCE]
+            _RECONCILE, [], [self._beat_ms, _LONGEST_GRACE_MS, _RECONCILED_AT_ONCE, self._longest_ahead_ms]
         )
-        words = [word.decode() for word in flat]
+        words = [word.decode(errors="replace") for word in flat]
         return list(zip(words[::2], words[1::2], strict=True))
 
     async def standing(self, turn: Turn) -> Standing | None:
@@ -187,16 +266,57 @@ class TurnQueue:
             return None
         return Standing(status.decode(), place, int(attempt), worker and worker.decode(), result)
 
+    async def dead(self, most: int) -> list[DeadTurn]:
+        """Turns that ended as poison, newest first."""
+        with self.server.outages():
+            found = await self.server.commands.zrevrange(self._keys.dead, 0, most - 1, withscores=True)
+            async with self.server.commands.pipeline(transaction=False) as pipe:
+                for full_id, _ in found:
+                    pipe.hmget(self._keys.turn(full_id.decode()), list(Request.FIELDS))
+                contents = await pipe.execute()
+        return [
+            DeadTurn(Request.decode(dict(zip(Request.FIELDS, values, strict=True))), int(died_ms))
+            for (_, died_ms), values in zip(found, contents, strict=True)
+            if None not in values
+        ]
+
+    async def head(self, tape: str) -> Turn | None:
+        """The turn of the session that runs or runs next; None for an idle session."""
+        with self.server.outages():
+            full_id = await self.server.commands.execute_command("LINDEX", self._keys.queue(tape), 0)
+            if full_id is None:
+                return None
+            session, turn_id = await self.server.commands.execute_command(
+                "HMGET", self._keys.turn(full_id.decode()), "session", "id"
+            )
+        return None if turn_id is None else Turn(session.decode(), tape, turn_id.decode())
+
+    async def forget(self, tape: str, turns: Iterable[str]) -> None:
+        """Remove what the queue side remembers of a tape that is deleted, and of its turns: results, dead turns."""
+        full_ids = [full_turn_id(tape, turn) for turn in turns]
+        with self.server.outages():
+            async with self.server.commands.pipeline(transaction=False) as pipe:
+                pipe.delete(self._keys.receipt_prefix + encode_name(tape))
+                for full_id in full_ids:
+                    pipe.delete(self._keys.turn(full_id), self._keys.steers(full_id))
+                    pipe.zrem(self._keys.dead, full_id)
+                await pipe.execute()
+
     async def heartbeat(self, worker: str, fields: Mapping[str, str | int], ttl_s: float) -> None:
         """Show that a worker lives, and its load."""
-        key = self._keys.worker(worker)
+        key, now_ms = self._keys.worker(worker), time.time_ns() // 1_000_000
         with self.server.outages():
             async with self.server.commands.pipeline(transaction=True) as pipe:
                 pipe.hset(key, mapping=dict(fields))
                 pipe.pexpire(key, int(ttl_s * 1000))
+                pipe.zadd(self._keys.workers, {worker: now_ms})
+                pipe.zremrangebyscore(self._keys.workers, "-inf", now_ms - _WORKERS_LISTED_MS)
                 await pipe.execute()
 
     async def say_goodbye(self, worker: str) -> None:
         """Remove the heartbeat of a worker that stops."""
         with self.server.outages():
-            await self.server.commands.delete(self._keys.worker(worker))
+            async with self.server.commands.pipeline(transaction=True) as pipe:
+                pipe.delete(self._keys.worker(worker))
+                pipe.zrem(self._keys.workers, worker)
+                await pipe.execute()

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from bub_redis.errors import InvalidInput
 from bub_redis.storage.keys import full_turn_id
 from bub_redis.tape.entry import encode_json
-from bub_redis.tape.names import check_turn_id
 from bub_redis.tape.receipt import Receipt, Status
 
 MAX_TURN_BYTES = 1024 * 1024
@@ -52,7 +51,6 @@ class Request:
 
     def encoded(self) -> dict[str, bytes]:
         """The fields as the queue side keeps them. Raises InvalidInput for what is empty, too large or not JSON."""
-        check_turn_id(self.turn.id)
         if not self.prompt.strip():
             raise InvalidInput("the prompt is empty; a turn needs something to answer")
         content = {
@@ -77,7 +75,9 @@ class Request:
     def digest(self) -> str:
         """What tells a repeat from a conflict: a SHA-256 over prompt, model, options, state and metadata."""
         content = [self.prompt, self.model, dict(self.options), dict(self.state), dict(self.metadata)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        # As it is stored: there all keys are text, and have an order.
+        stored = json.loads(encode_json(content, "the turn's content"))
+        return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
     def job_body(self) -> bytes:
         """The arq job of every attempt, in the form that arq's JSON deserializer reads."""
@@ -122,6 +122,12 @@ class TurnResult:
             "usage": self.usage,
             "receipt": None if self.receipt is None else self.receipt.as_dict(),
         }
+
+
+def retry_id(turn_id: str) -> str:
+    """The id of the turn that tries a dead one again: `<turn>~2`, then `~3`."""
+    original, _, number = turn_id.partition("~")
+    return f"{original}~{int(number or 1) + 1}"
 
 
 def new_turn_id() -> str:

@@ -6,85 +6,41 @@ commit point; before it nothing of the attempt is visible, after it only the rec
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
-from typing import Protocol, TypeVar
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
 from bub_redis import faults
 from bub_redis.agent import Agent
+from bub_redis.agent.resume import Resume
 from bub_redis.errors import BubError, Conflict, Fenced, Outage
 from bub_redis.settings import Settings
+from bub_redis.storage.journal import Journal
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.store import RedisTapeStore
-from bub_redis.tape.fork import Fork
-from bub_redis.tape.receipt import Status
+from bub_redis.tape.sidecar import sidecar_tape_name
 from bub_redis.tape.store import Grant
 from bub_redis.tape.tape import Tape
+from bub_redis.turns.attempt import Attempt, Beat, Started
+from bub_redis.turns.closing import closing_end, complete_block
+from bub_redis.turns.durable import TurnFork
 from bub_redis.turns.frames import FrameWriter, opening_frame
-from bub_redis.turns.outcome import finish
-from bub_redis.turns.queue import Attempt, Started, TurnQueue
+from bub_redis.turns.outcome import finish, read_result, told_result
+from bub_redis.turns.queue import TurnQueue
+from bub_redis.turns.record import TurnResult
+from bub_redis.turns.resuming import Journaling, Progress, TurnInbox
+from bub_redis.turns.running import End, Keeper, RunningTurn, Stop
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SHOWN = frozenset({"text", "reasoning", "tool_call", "tool_result", "usage"})
+_SHOWN = frozenset({"step", "text", "reasoning", "tool_call", "tool_result", "usage", "handoff", "steered"})
 _LONGEST_PAUSE_S = 30.0
-
-
-class Stop(StrEnum):
-    """Why a running attempt is told to stop; noted before its task is cancelled."""
-
-    DRAIN = "drain"
-    """The worker stops: the turn is handed back, another one goes on with it."""
-    LOST = "lost"
-    """Another attempt has the turn or the session: nothing of this one may be kept."""
-    LIMIT = "limit"
-    """The turn ran as long as turns may: what there is is merged, as failed."""
-
-
-@dataclass(eq=False)
-class RunningTurn:
-    """An attempt as its worker's keeper sees it: what to renew, and how to stop it."""
-
-    attempt: Attempt
-    grant: Grant | None = None
-    """What to renew on the tape side, once the session is granted."""
-    reason: Stop | None = None
-    _work: asyncio.Task[None] | None = field(default=None, repr=False)
-
-    def stop(self, reason: Stop) -> None:
-        """Note the reason and stop the agent's work. The first reason counts; work that has ended stays ended."""
-        if self.reason is None:
-            self.reason = reason
-            if self._work:
-                self._work.cancel()
-
-    async def work(self, coroutine: Awaitable[None]) -> BaseException | None:
-        """Run the agent's work to its end; how it failed, or None. Stopping the work does not stop the caller."""
-        self._work = asyncio.ensure_future(coroutine)
-        if self.reason is not None:
-            self._work.cancel()
-        try:
-            await asyncio.wait({self._work})
-        except asyncio.CancelledError:
-            self._work.cancel()
-            await asyncio.wait({self._work})
-            raise
-        if self._work.cancelled():
-            return asyncio.CancelledError()
-        return self._work.exception()
-
-
-class Keeper(Protocol):
-    """Who keeps the leases of running attempts."""
-
-    def keep(self, running: RunningTurn) -> AbstractContextManager[None]:
-        """Renew the attempt's lease, and its lock once granted, until the block ends."""
 
 
 class TurnRunner:
@@ -98,34 +54,48 @@ class TurnRunner:
         self._store = store
         self._settings = settings
         self._keeper = keeper
+        self._starting = asyncio.Lock()
+        self._suspects = 0
 
     async def run(self, attempt: Attempt) -> None:
         """Run one attempt. Never waits for a lock, so a busy session holds no place on the worker.
 
         Raises CancelledError if cancelled from outside: nothing of the attempt is kept then.
         """
-        started = await self._queue.start(attempt)
-        if started is None:
-            log.info("turn.stale", attempt=attempt.number, turn=attempt.full_id)
-            return
-        faults.point("after-start")
+        asked_at = time.monotonic()
         running = RunningTurn(attempt)
-        turn = started.request.turn
-        with (
-            structlog.contextvars.bound_contextvars(
+        # Kept from before the start: its answer may come late, and the lease counts from the first time it was asked.
+        with self._keeper.keep(running):
+            started = await self._until_answered(lambda: self._start(attempt))
+            if started is None:
+                log.info("turn.not_ours", attempt=attempt.number, turn=attempt.full_id)
+                return
+            running.started = True
+            faults.point("after-start")
+            turn = started.request.turn
+            with structlog.contextvars.bound_contextvars(
                 session=turn.session, turn=turn.id, attempt=attempt.number, worker=attempt.worker
-            ),
-            self._keeper.keep(running),
-        ):
-            try:
-                await self._run_started(started, running)
-            except Fenced:
-                log.warning("turn.fenced")
-            except BubError as error:
-                # An outage, a foreign lock, a tape that is blocked or was reset: not the turn's fault.
-                await self._hand_back(started, str(error), pause_s=min(2.0**started.handbacks, _LONGEST_PAUSE_S))
+            ):
+                try:
+                    await self._run_started(started, running, asked_at)
+                except Fenced:
+                    log.warning("turn.fenced")
+                except BubError as error:
+                    # An outage, a foreign lock, a tape that is blocked or was reset: not the turn's fault.
+                    await self._release(running)
+                    pause_s = min(2.0**started.handbacks, _LONGEST_PAUSE_S)
+                    await self._hand_back(started, str(error), pause_s=pause_s)
+                finally:
+                    self._suspects -= started.suspect
 
-    async def _run_started(self, started: Started, running: RunningTurn) -> None:
+    async def _start(self, attempt: Attempt) -> Started | None:
+        """Start the attempt; one suspect at a time, so that a poison turn takes no other one down for the last time."""
+        async with self._starting:
+            started = await self._queue.start(attempt, take_suspects=not self._suspects)
+            self._suspects += started is not None and started.suspect
+        return started
+
+    async def _run_started(self, started: Started, running: RunningTurn, asked_at: float) -> None:
         turn, attempt = started.request.turn, started.attempt
         granted = await self._store.lock.grant(
             turn.tape,
@@ -135,29 +105,67 @@ class TurnRunner:
             opening=opening_frame(attempt.number, self._settings.frames_ttl_s),
         )
         if isinstance(granted, Committed):
+            await self._store.confirm(turn.tape, turn.id, granted)
             await self._finish(started, granted)
             return
         running.grant = granted
         faults.point("after-lock")
-        # Between start and lock another attempt may have been dispatched; it would wait for ours in vain.
-        if not all(await self._queue.beat([attempt], attempt.worker)):
-            await self._store.lock.release(granted, still_open=True)
-            return
-        tape = replace(self._agent.tape(turn.tape, state=_state(started)), store=self._store)
-        await tape.ensure_bootstrap_anchor()
-        fork = await Fork.open(self._store, granted)
+        # Between start and lock another attempt may have been dispatched, but not within a beat: the lease is longer.
+        if time.monotonic() - asked_at > self._settings.beat_s:
+            (beat,) = await self._queue.beat([attempt], attempt.worker)
+            if beat is Beat.LOST:
+                await self._store.lock.release(granted, still_open=True)
+                return
+        await self._run_granted(started, running, granted)
+
+    async def _run_granted(self, started: Started, running: RunningTurn, grant: Grant) -> None:
+        tape = replace(self._agent.tape(grant.tape, state=_state(started)), store=self._store)
+        head = grant.head
+        if head is None or not head.anchor:
+            await tape.ensure_bootstrap_anchor()
+            head = None
+        sidecars = [sidecar_tape_name(tape.name, sidecar.name) for sidecar in tape.sidecars]
+        fork = await TurnFork.open(self._store, grant, head=head, sidecars=sidecars)
+        fork.stopped = running.is_stopped
+        progress = Progress.of(await fork.replay(Journal(self._store.server, self._store.namespace, grant)))
+        resume = progress.resume if fork.entries else None
+        if resume is None:
+            await fork.tell_lost_tail(*started.last_receipt)
         faults.point("after-fork")
         frames = FrameWriter(
-            self._store.server, self._store.namespace, granted, attempt.number, self._settings.frames_ttl_s
+            self._store.server, self._store.namespace, grant, started.attempt.number, self._settings.frames_ttl_s
         )
+        inbox = TurnInbox(self._queue, started.request.turn, fork, progress.steers)
+        ended: End | Stop
         try:
-            failure = await running.work(self._work(started, replace(tape, store=fork), frames))
+            if started.closing:
+                ended = closing_end(started, self._settings.max_crashes)
+            else:
+                work = self._work(started, replace(tape, store=fork), fork, frames, inbox, resume)
+                failure = await running.work(work)
+                ended = self._end(running.reason, failure, fork)
         finally:
             await frames.close()
-        await self._settle(started, running, granted, fork, frames, failure)
+        match ended:
+            case End():
+                await self._merge(started, fork, frames, replace(ended, steers=inbox.used))
+            case Stop.LOST:
+                log.warning("turn.lost")
+                await self._store.lock.release(grant, still_open=True)
+            case Stop.DRAIN:
+                await self._store.lock.release(grant, still_open=True)
+                await self._hand_back(started, "the worker was told to stop", pause_s=0.0)
 
-    async def _work(self, started: Started, tape: Tape, frames: FrameWriter) -> None:
-        """Let the agent answer on the fork, and show followers what it does."""
+    async def _work(
+        self,
+        started: Started,
+        tape: Tape,
+        fork: TurnFork,
+        frames: FrameWriter,
+        inbox: TurnInbox,
+        resume: Resume | None,
+    ) -> None:
+        """Let the agent answer on the fork, from where the attempt before got to, and show followers what it does."""
         request = started.request
         stream = await self._agent.run_on(
             tape,
@@ -167,6 +175,9 @@ class TurnRunner:
             metadata=request.metadata,
             # The same for every attempt, so that a tool's idempotency keys are too.
             run_id=request.turn.id,
+            inbox=inbox,
+            events=Journaling(fork, tape.context.state).events,
+            resume=resume,
         )
         async with aclosing(stream):
             async for event in stream:
@@ -174,58 +185,61 @@ class TurnRunner:
                     frames.put(event.kind, event.data)
                 faults.point(f"during-{event.kind}")
 
-    async def _settle(
-        self,
-        started: Started,
-        running: RunningTurn,
-        grant: Grant,
-        fork: Fork,
-        frames: FrameWriter,
-        failure: BaseException | None,
-    ) -> None:
-        """Decide what becomes of the fork, by why the work ended."""
-        status: Status = "completed"
-        error: str | None = None
-        match running.reason, failure:
+    def _end(self, reason: Stop | None, failure: BaseException | None, fork: TurnFork) -> End | Stop:
+        """Decide what becomes of the fork, by why the work ended: the end to merge, or the reason to drop it.
+
+        Raises the failure where it is the fork's, not the turn's own: an outage, a lost fence, a tape that was reset.
+        """
+        match reason, failure:
             case Stop.LOST, _:
-                log.warning("turn.lost")
-                await self._store.lock.release(grant, still_open=True)
-                return
+                return Stop.LOST
             case Stop.DRAIN, asyncio.CancelledError():
-                await self._store.lock.release(grant, still_open=True)
-                await self._hand_back(started, "the worker was told to stop", pause_s=0.0)
-                return
+                return Stop.DRAIN
+            case Stop.CANCEL, asyncio.CancelledError():
+                return End("cancelled")
             case Stop.LIMIT, asyncio.CancelledError():
-                status, error = (
-                    "failed",
-                    f"the turn ran for {self._settings.turn_limit_s:g} s, the longest allowed",
+                return End(
+                    "failed", f"the turn ran for {self._settings.turn_limit_s:g} s, the longest allowed", kind="limit"
                 )
-            case _, Outage() | Conflict():
-                await self._store.lock.release(grant, still_open=True)
+            case _, Outage() | Conflict() if failure is fork.failure:
                 raise failure
             case _, None:
-                pass
+                return End("completed")
             case _, BubError():
-                status, error = "failed", str(failure)
+                return End("failed", str(failure), kind=failure.kind)
             case _:
                 # What user code raised: the job edge, where it becomes the turn's own end.
                 log.error("turn.failed", exc_info=failure)
-                status, error = "failed", f"{type(failure).__name__}: {failure}"
+                return End("failed", f"{type(failure).__name__}: {failure}", kind="failure")
+
+    async def _merge(self, started: Started, fork: TurnFork, frames: FrameWriter, end: End) -> None:
+        await complete_block(fork, started, end)
         faults.point("before-merge")
-        commit = await fork.prepare(status, error=error, attempt=started.attempt.number)
+        commit = await fork.prepare(end.status, error=end.error, attempt=started.attempt.number)
+        commit = replace(commit, receipt=replace(commit.receipt, steers=end.steers))
         receipt = await self._store.commit(commit, frames.closing_frame(commit.receipt))
         faults.point("after-merge")
-        await self._finish(started, Committed(receipt.id, receipt.status, receipt.steers))
+        result = told_result(started.request.turn, commit, receipt)
+        await self._finish(started, Committed(receipt.id, receipt.status, receipt.steers), result)
 
-    async def _finish(self, started: Started, committed: Committed) -> None:
+    async def _finish(self, started: Started, committed: Committed, result: TurnResult | None = None) -> None:
         turn = started.request.turn
-        await self._until_answered(lambda: finish(self._queue, self._store, turn, committed))
+        if result is None:
+            result = await self._until_answered(lambda: read_result(self._store, turn, committed))
+        ended = result
+        await self._until_answered(lambda: finish(self._queue, turn, committed, ended))
         faults.point("after-finish")
         log.info("turn.finished", status=committed.status, receipt=committed.receipt_id)
 
     async def _hand_back(self, started: Started, reason: str, pause_s: float) -> None:
         log.warning("turn.handed_back", reason=reason, pause_s=pause_s)
         await self._until_answered(lambda: self._queue.hand_back(started.attempt, pause_s=pause_s, reason=reason))
+
+    async def _release(self, running: RunningTurn) -> None:
+        if running.grant is not None:
+            # What cannot be released now gives way to the next attempt, whose dispatch number is higher.
+            with suppress(Outage):
+                await self._store.lock.release(running.grant, still_open=True)
 
     async def _until_answered(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Repeat through an outage of any length: giving up would charge the turn with a crash that was none."""

@@ -11,6 +11,7 @@ from bub_redis.storage.keys import QueueKeys
 from bub_redis.testing import wait_until
 from bub_redis.turns import Turn, TurnClient
 from tests.redis.audit import committed_turns
+from tests.redis.frames import shown
 from tests.redis.workers import kill, start_worker, worker_processes
 
 AGENT = "tests.redis.agents:agent"
@@ -64,10 +65,8 @@ async def test_a_turn_in_commit_order_survives_a_stopped_worker(client: TurnClie
     turn = await client.enqueue("s", "slowly one two three four five", turn_id="m1")
     sleeper = start_worker(settings, AGENT)
     try:
-        async for frame in client.follow(turn):
-            if frame.type == "text":
-                os.kill(sleeper.pid, 19)
-                break
+        await shown(client, turn, "text")
+        os.kill(sleeper.pid, 19)
         with worker_processes(settings, AGENT):
             result = await client.result(turn, timeout=SOON)
             os.kill(sleeper.pid, 18)

@@ -1,16 +1,19 @@
 """The queue side by itself: who may run what, and what happens to a turn that nobody looks after."""
 
 import secrets
+import time
 from collections.abc import AsyncIterator
 
 import pytest
 
+from bub_redis.errors import NotFound, QueueFull
 from bub_redis.settings import Settings
 from bub_redis.storage import RedisServer
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.testing import wait_until
 from bub_redis.turns import Turn
-from bub_redis.turns.queue import Attempt, TurnQueue
+from bub_redis.turns.attempt import Attempt, Beat, Started
+from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Request
 
 
@@ -30,7 +33,7 @@ async def claimed(queue: TurnQueue, worker: str = "w") -> Attempt:
 
 
 async def finish(queue: TurnQueue, turn: Turn) -> None:
-    await queue.finish(turn, receipt_id="1-1", digest="d", status="completed", result=b"{}")
+    await queue.finish(turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=0)
 
 
 async def test_only_the_head_of_a_session_can_be_claimed(queue: TurnQueue) -> None:
@@ -144,7 +147,7 @@ async def test_a_lease_that_nobody_renews_is_marked_then_dispatched_again(queue:
         return ("redispatched", attempt.full_id) in await queue.reconcile()
 
     await wait_until(again, "the reconciler to dispatch it again")
-    assert await queue.beat([attempt], attempt.worker) == [False]
+    assert await queue.beat([attempt], attempt.worker) == [Beat.LOST]
     next_attempt = await claimed(queue)
     started = await queue.start(next_attempt)
     assert started is not None and started.attempt.number == 2
@@ -161,7 +164,7 @@ async def test_a_beat_after_an_outage_saves_an_overdue_lease(queue: TurnQueue, s
         return bool(await queue.server.commands.execute_command("HEXISTS", key, "overdue"))
 
     await wait_until(marked, "the lease to be overdue")
-    assert await queue.beat([attempt], attempt.worker) == [True]
+    assert await queue.beat([attempt], attempt.worker) == [Beat.HELD]
     assert not await queue.server.commands.execute_command("HEXISTS", key, "overdue")
     assert await queue.reconcile() == []
 
@@ -179,3 +182,211 @@ async def test_a_turn_whose_hash_is_gone_does_not_block_its_session(queue: TurnQ
     await wait_until(gone, "the reconciler to notice")
     jobs = await queue.claim(10)
     assert Attempt.of_job(jobs[-1], queue.namespace, "w").full_id == second.turn.full_id
+
+
+# Bounds
+
+
+async def test_a_sessions_open_turns_are_bounded_with_the_numbers(settings: Settings) -> None:
+    async with RedisServer(settings.queue_address) as server:
+        queue = TurnQueue(server, settings.model_copy(update={"max_session_turns": 2}))
+        await queue.enqueue(request())
+        await queue.enqueue(request())
+        with pytest.raises(QueueFull, match=r"2 turns .* at most 2"):
+            await queue.enqueue(request())
+        assert await queue.enqueue(request("another"))
+
+
+async def test_open_turns_in_all_are_bounded_and_ended_ones_make_room(settings: Settings) -> None:
+    async with RedisServer(settings.queue_address) as server:
+        queue = TurnQueue(server, settings.model_copy(update={"max_open_turns": 2}))
+        first = request("a")
+        await queue.enqueue(first)
+        await queue.enqueue(request("b"))
+        with pytest.raises(QueueFull, match="at most 2"):
+            await queue.enqueue(request("c"))
+        await queue.cancel(first.turn)
+        assert await queue.enqueue(request("c"))
+
+
+# Cancel
+
+
+async def test_a_turn_that_never_started_is_cancelled_at_once(queue: TurnQueue) -> None:
+    first, second = request(), request()
+    await queue.enqueue(first)
+    await queue.enqueue(second)
+    attempt = await claimed(queue)
+    assert await queue.cancel(first.turn) == "cancelled"
+    assert await queue.start(attempt) is None
+    assert await queue.cancel(first.turn) == "cancelled"
+    assert (await claimed(queue)).full_id == second.turn.full_id
+
+
+async def test_a_running_turn_is_told_at_its_next_beat(queue: TurnQueue) -> None:
+    each = request()
+    await queue.enqueue(each)
+    attempt = await claimed(queue)
+    await queue.start(attempt)
+    assert await queue.cancel(each.turn) == "cancelling"
+    assert await queue.beat([attempt], attempt.worker) == [Beat.CANCEL]
+
+
+async def test_a_turn_between_two_attempts_gets_a_closing_one(queue: TurnQueue) -> None:
+    each = request()
+    await queue.enqueue(each)
+    attempt = await claimed(queue)
+    await queue.start(attempt)
+    await queue.hand_back(attempt, pause_s=60, reason="an outage")
+    assert await queue.cancel(each.turn) == "cancelling"
+    started = await queue.start(await claimed(queue))
+    assert started is not None and started.closing == "cancelled"
+
+
+async def test_an_ended_turn_says_how_it_ended(queue: TurnQueue) -> None:
+    each = request()
+    await queue.enqueue(each)
+    await queue.start(await claimed(queue))
+    await finish(queue, each.turn)
+    assert await queue.cancel(each.turn) == "completed"
+
+
+async def test_an_unknown_turn_cannot_be_cancelled(queue: TurnQueue) -> None:
+    with pytest.raises(NotFound):
+        await queue.cancel(request().turn)
+
+
+# Crashes
+
+
+async def crash(queue: TurnQueue, *, take_suspects: bool = True) -> Started | None:
+    """Start the next attempt and let its lease run out."""
+    started = await queue.start(await claimed(queue), take_suspects=take_suspects)
+    if started:
+
+        async def found() -> bool:
+            return bool(await queue.reconcile())
+
+        await wait_until(found, "the reconciler to find it")
+    return started
+
+
+async def test_over_the_cap_the_next_attempt_is_a_closing_one(queue: TurnQueue, settings: Settings) -> None:
+    await queue.enqueue(request())
+    started = [await crash(queue) for _ in range(settings.max_crashes)]
+    assert [s.closing for s in started if s] == ["", "", ""]
+    assert [s.suspect for s in started if s] == [False, False, True]
+    for _ in range(2):
+        closing = await crash(queue)
+        assert closing is not None and closing.closing == "crashed"
+
+
+async def test_a_worker_takes_one_suspect_at_a_time(queue: TurnQueue) -> None:
+    await queue.enqueue(request())
+    for _ in range(2):
+        assert await crash(queue)
+    assert await queue.start(await claimed(queue), take_suspects=False) is None
+
+    async def due() -> bool:
+        jobs = await queue.claim(1)
+        return bool(jobs) and await queue.start(Attempt.of_job(jobs[0], queue.namespace, "other")) is not None
+
+    await wait_until(due, "another worker to take it")
+
+
+# Steering
+
+
+async def test_a_message_goes_to_an_open_turn_in_order(queue: TurnQueue) -> None:
+    target = request()
+    await queue.enqueue(target)
+    for text in ("one", "two"):
+        assert await queue.steer(target.turn, Request(Turn("s", "s", text), text))
+    assert [steer.prompt for steer in await queue.steers(target.turn, 0)] == ["one", "two"]
+    assert [steer.id for steer in await queue.steers(target.turn, 1)] == ["two"]
+
+
+async def test_the_same_message_again_is_taken_once(queue: TurnQueue) -> None:
+    target, message = request(), request(turn_id="again")
+    await queue.enqueue(target)
+    assert [await queue.steer(target.turn, message) for _ in range(3)] == [True, True, True]
+    assert len(await queue.steers(target.turn, 0)) == 1
+
+
+async def test_messages_that_were_not_used_become_the_next_turns(queue: TurnQueue) -> None:
+    """Before all that wait in the session, in their order; a used one is known as used."""
+    target, later = request(), request()
+    messages = [request(turn_id=name) for name in ("used", "late1", "late2")]
+    await queue.enqueue(target)
+    await queue.enqueue(later)
+    await queue.start(await claimed(queue))
+    for message in messages:
+        await queue.steer(target.turn, message)
+    await queue.finish(target.turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=1)
+    standing = [await queue.standing(each.turn) for each in [*messages, later]]
+    assert [s and (s.status, s.place) for s in standing] == [
+        ("steered", None),
+        ("queued", 0),
+        ("queued", 1),
+        ("queued", 2),
+    ]
+    assert (await claimed(queue)).full_id == messages[1].turn.full_id
+
+
+async def test_a_message_for_an_ended_turn_is_a_turn(queue: TurnQueue) -> None:
+    target, message = request(), request(turn_id="late")
+    await queue.enqueue(target)
+    await queue.start(await claimed(queue))
+    await finish(queue, target.turn)
+    assert not await queue.steer(target.turn, message)
+    assert not await queue.steer(target.turn, message)
+    assert (await claimed(queue)).full_id == message.turn.full_id
+
+
+async def test_messages_of_a_turn_that_never_started_become_turns(queue: TurnQueue) -> None:
+    target, message = request(), request(turn_id="kept")
+    await queue.enqueue(target)
+    await queue.steer(target.turn, message)
+    await queue.cancel(target.turn)
+    assert (await claimed(queue)).full_id == message.turn.full_id
+
+
+async def test_messages_of_a_waiting_turn_take_its_place_when_it_is_cancelled(queue: TurnQueue) -> None:
+    """Not the head's: one turn of a session at a time."""
+    running, cancelled, message, last = (request(turn_id=name) for name in ("a", "b", "steer", "c"))
+    for each in (running, cancelled, last):
+        await queue.enqueue(each)
+    await queue.start(await claimed(queue))
+    await queue.steer(cancelled.turn, message)
+    assert await queue.cancel(cancelled.turn) == "cancelled"
+    assert await queue.claim(10) == []
+    standing = [await queue.standing(each.turn) for each in (running, message, last)]
+    assert [s and s.place for s in standing] == [0, 1, 2]
+
+
+async def test_with_a_cap_of_one_crash_no_healthy_turn_is_a_suspect(settings: Settings) -> None:
+    async with RedisServer(settings.queue_address) as server:
+        queue = TurnQueue(server, settings.model_copy(update={"max_crashes": 1}))
+        await queue.enqueue(request())
+        started = await queue.start(await claimed(queue), take_suspects=False)
+    assert started is not None and not started.suspect
+
+
+async def test_a_deadline_far_ahead_is_brought_back(queue: TurnQueue, settings: Settings) -> None:
+    """A clock that was set back: heads could not be claimed, and dead workers not be noticed, until it catches up."""
+    await queue.enqueue(request())
+    keys = QueueKeys(settings.namespace)
+    (job,) = await queue.server.commands.zrange(keys.arq, 0, -1)
+    far = (time.time_ns() // 1_000_000) + 86_400_000
+    await queue.server.commands.zadd(keys.arq, {job: far})
+    assert await queue.claim(1) == []
+    await queue.reconcile()
+    assert len(await queue.claim(1)) == 1
+
+
+async def test_a_late_finish_does_not_move_the_last_receipt_back(queue: TurnQueue, settings: Settings) -> None:
+    turns = [request(turn_id=name).turn for name in ("a", "b")]
+    for receipt, turn in zip(("7-20", "7-9"), turns, strict=True):
+        await queue.finish(turn, receipt_id=receipt, digest="d", status="completed", result=b"{}", steers=0)
+    key = QueueKeys(settings.namespace).receipt_prefix + "s"
+    assert await queue.server.commands.execute_command("HGET", key, "id") == b"7-20"

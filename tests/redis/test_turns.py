@@ -1,18 +1,21 @@
 """Turns as a web backend sees them: enqueue, follow, result."""
 
+import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from bub_redis.agent import Agent
-from bub_redis.errors import Conflict, InvalidInput, NotFound
-from bub_redis.settings import Settings
+from bub_redis.agent import Agent, tool
+from bub_redis.errors import Conflict, InvalidInput, NotFound, Outage, SessionBusy
+from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape import Tape
-from bub_redis.testing import ScriptedModel, fail, say, wait_until
+from bub_redis.testing import EmbeddedServer, ScriptedModel, call, fail, say, wait_until
 from bub_redis.turns import Frame, Turn, TurnClient
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
+from tests.redis.frames import shown
 from tests.redis.workers import working
 
 SOON = timedelta(seconds=10)
@@ -219,3 +222,204 @@ async def test_an_ended_turn_leaves_no_content_with_the_queue(client: TurnClient
     fields = set(await client.server.commands.execute_command("HKEYS", key))
     assert fields.isdisjoint({b"prompt", b"options", b"state", b"body"})
     assert b"digest" in fields
+
+
+# Cancel
+
+
+async def test_a_cancelled_waiting_turn_leaves_nothing_on_the_tape(client: TurnClient, settings: Settings) -> None:
+    turn = await client.enqueue("s", "hello")
+    assert await client.cancel(turn) == "cancelled"
+    result = await client.result(turn, timeout=SOON)
+    assert (result.status, result.receipt) == ("cancelled", None)
+    async with working(settings, agent):
+        await client.result(await client.enqueue("s", "next", turn_id="m2"), timeout=SOON)
+    assert await committed_turns(client.store, "s", {"m2": "next"}) == ["m2"]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "moment"), [("slowly one two three four five six", "text"), ("wait 60", "tool_call")]
+)
+async def test_a_cancelled_running_turn_is_on_the_tape_closed(
+    client: TurnClient, settings: Settings, prompt: str, moment: str
+) -> None:
+    """In the middle of the text, and in the middle of a tool: at once, not at the next beat."""
+    slow_beat = settings.model_copy(update={"lease_s": 60.0, "beat_s": 20.0})
+    turn = await client.enqueue("s", prompt, turn_id="m1")
+    async with working(slow_beat, agent):
+        await shown(client, turn, moment)
+        assert await client.cancel(turn) == "cancelling"
+        assert await client.cancel(turn) in {"cancelling", "cancelled"}
+        result = await client.result(turn, timeout=SOON)
+        after = await client.result(await client.enqueue("s", "next", turn_id="m2"), timeout=SOON)
+    assert (result.status, after.status) == ("cancelled", "completed")
+    assert await committed_turns(client.store, "s", {"m1": prompt, "m2": "next"}) == ["m1", "m2"]
+
+
+async def test_a_cancel_that_comes_too_late_says_how_the_turn_ended(client: TurnClient, settings: Settings) -> None:
+    turn = await client.enqueue("s", "hello")
+    async with working(settings, agent):
+        await client.result(turn, timeout=SOON)
+
+        async def ended() -> bool:
+            return await client.cancel(turn) == "completed"
+
+        await wait_until(ended, "the turn to be finished")
+
+
+# Many followers
+
+
+async def test_any_number_of_followers_share_one_blocked_read(client: TurnClient, settings: Settings) -> None:
+    """Also those that come in the middle, and those that follow other turns."""
+    turns = [await client.enqueue(f"s{n}", "slowly one two three four five") for n in range(5)]
+    async with working(settings, agent):
+        followers = [asyncio.create_task(followed(client, turn)) for turn in turns for _ in range(20)]
+        await shown(client, turns[0], "text")
+        followers += [asyncio.create_task(followed(client, turns[0])) for _ in range(20)]
+        blocked = await client.server.commands.client_list()
+        seen = [[f for f in frames if f.type != "queued"] for frames in await asyncio.gather(*followers)]
+    assert sum(connection["cmd"] == "xread" for connection in blocked) <= 1
+    for place, turn in enumerate(turns):
+        assert all(frames == seen[place * 20] for frames in seen[place * 20 : place * 20 + 20]), turn
+    assert all(frames == seen[0] for frames in seen[-20:])
+
+
+async def test_a_follower_of_a_stopped_server_hears_of_the_outage(tmp_path: Path) -> None:
+    with EmbeddedServer(data_dir=tmp_path) as own:
+        async with TurnClient(load_settings(redis_url=own.url)) as client:
+            turn = await client.enqueue("s", "hello")
+            with pytest.raises(Outage):
+                async for _ in client.follow(turn):
+                    own.kill()
+
+
+# Steering
+
+
+async def test_a_message_enters_before_the_next_model_call(client: TurnClient, settings: Settings) -> None:
+    """From any host, while a tool runs: the turn's block holds it, and it becomes no turn."""
+    turn = await client.enqueue("s", "wait 1", turn_id="m1")
+    async with working(settings, agent):
+        await shown(client, turn, "tool_call")
+        assert await client.steer(turn, "hello there", steer_id="x") is None
+        assert await client.steer(turn, "hello there", steer_id="x") is None
+        kinds = [frame.type async for frame in client.follow(turn)]
+        result = await client.result(turn, timeout=SOON)
+    assert "steered" in kinds
+    assert result.text == "echo: hello there"
+    assert result.receipt is not None and result.receipt.steers == 1
+    steered = [e for e in await Tape("s", client.store).query().kinds("message").all() if e.meta.get("steer") == "x"]
+    assert [entry.text for entry in steered] == ["hello there"]
+
+
+async def test_a_message_for_an_ended_turn_is_the_next_turn(client: TurnClient, settings: Settings) -> None:
+    turn = await client.enqueue("s", "hello", turn_id="m1")
+    async with working(settings, agent):
+        await client.result(turn, timeout=SOON)
+
+        async def ended() -> bool:
+            return await client.cancel(turn) == "completed"
+
+        await wait_until(ended, "the turn to be finished")
+        own = await client.steer(turn, "and more", steer_id="x")
+        assert own is not None
+        assert (await client.result(own, timeout=SOON)).text == "echo: and more"
+    assert await committed_turns(client.store, "s", {"m1": "hello", "x": "and more"}) == ["m1", "x"]
+
+
+# Reset and delete
+
+
+async def test_a_reset_tape_begins_anew_and_turns_go_on(client: TurnClient, settings: Settings) -> None:
+    async with working(settings, agent):
+        await client.result(await client.enqueue("s", "hello", turn_id="m1"), timeout=SOON)
+        await client.reset("s")
+        after = await client.result(await client.enqueue("s", "again", turn_id="m2"), timeout=SOON)
+    entries = await Tape("s", client.store).query().all()
+    assert (entries[0].id, entries[0].anchor_name) == (1, "session/start")
+    assert [entry.text for entry in entries if entry.kind == "message"] == ["again", "echo: again"]
+    assert after.status == "completed"
+
+
+async def test_a_forced_reset_ends_the_running_turn_without_a_trace_of_it(
+    client: TurnClient, settings: Settings
+) -> None:
+    """Its receipt says cancelled; what it did belonged to the tape that is gone."""
+    turn = await client.enqueue("s", "wait 60", turn_id="m1")
+    async with working(settings, agent):
+        await shown(client, turn, "tool_call")
+        with pytest.raises(SessionBusy, match="m1"):
+            await client.reset("s")
+        await client.reset("s", force=True)
+        result = await client.result(turn, timeout=SOON)
+        await client.result(await client.enqueue("s", "next", turn_id="m2"), timeout=SOON)
+    assert result.status == "cancelled"
+    calls = await Tape("s", client.store).query().kinds("tool_call").all()
+    assert calls == []
+
+
+async def test_a_deleted_session_leaves_no_key(client: TurnClient, settings: Settings) -> None:
+    """Case 146. Refused while a turn waits."""
+    waiting = await client.enqueue("gone", "hello", turn_id="m1")
+    with pytest.raises(SessionBusy, match="m1"):
+        await client.delete("gone")
+    async with working(settings, agent):
+        await client.result(waiting, timeout=SOON)
+
+        async def deleted() -> bool:
+            try:
+                await client.delete("gone")
+            except SessionBusy:
+                return False
+            return True
+
+        await wait_until(deleted, "the turn to be finished and the session deleted")
+    keys = [key.decode() async for key in client.server.commands.scan_iter(f"{settings.namespace}:*")]
+    assert [key for key in keys if "gone" in key] == []
+
+
+# Large results
+
+
+async def test_a_workers_large_results_stay_out_of_the_tape(client: TurnClient, settings: Settings) -> None:
+    """Case 18: the worker mounts the spill sidecar; the model sees a preview and a handle."""
+
+    @tool
+    def dump() -> str:
+        """Print everything."""
+        return "x" * 2_000_000
+
+    model = ScriptedModel(call("dump"), say("seen"))
+    turn = await client.enqueue("s", "hello", turn_id="m1")
+    async with working(settings, Agent(model=model, tools=[dump])):
+        result = await client.result(turn, timeout=SOON)
+    assert result.text == "seen"
+    entries = await Tape("s", client.store).query().all()
+    assert sum(entry.encode().size_bytes for entry in entries) < 20_000
+    assert len(str(model.requests[1].messages)) < 20_000
+
+
+async def test_a_turn_that_fails_before_its_run_begins_tells_what_was_asked(
+    client: TurnClient, settings: Settings
+) -> None:
+    """Case 128, for what is wrong before the first model call."""
+    turn = await client.enqueue("s", "hello", turn_id="m1", model="nowhere:model")
+    async with working(settings, agent):
+        result = await client.result(turn, timeout=SOON)
+    assert result.status == "failed"
+    kinds = [entry.kind for entry in await Tape("s", client.store).query().kinds("message", "error").all()]
+    assert kinds == ["message", "error"]
+    assert await committed_turns(client.store, "s", {"m1": "hello"}) == ["m1"]
+
+
+async def test_a_failing_tool_of_the_application_is_the_turns_own_end(client: TurnClient, settings: Settings) -> None:
+    """What user code raises outside a tool fails the turn with its words, and the worker goes on."""
+
+    def broken(_: object) -> str:
+        raise KeyError("the application's own bug")
+
+    turn = await client.enqueue("s", "hello", turn_id="m1")
+    async with working(settings, Agent(model=ScriptedModel(say("never")), system_prompt=broken)):
+        result = await client.result(turn, timeout=SOON)
+    assert (result.status, result.error) == ("failed", 'KeyError: "the application\'s own bug"')

@@ -12,6 +12,7 @@ from bub_redis.settings import Settings, load_settings
 from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.audit import committed_turns
+from tests.redis.frames import shown
 from tests.redis.workers import kill, start_worker, worker_processes
 
 AGENT = "tests.redis.agents:agent"
@@ -24,16 +25,16 @@ def own_server(tmp_path: Path) -> EmbeddedServer:
 
 
 def short(server: EmbeddedServer) -> Settings:
-    return load_settings(redis_url=server.url, lease_s=0.9, beat_s=0.2, reconcile_s=0.05, waiting_grace_s=0.5)
+    return load_settings(
+        redis_url=server.url, lease_s=0.9, beat_s=0.2, reconcile_s=0.05, waiting_grace_s=0.5, drain_s=0.0
+    )
 
 
 async def test_sigterm_hands_running_turns_back_uncharged(client: TurnClient, settings: Settings) -> None:
     turn = await client.enqueue("s", "slowly one two three four five six", turn_id="m1")
     leaving = start_worker(settings, AGENT)
     try:
-        async for frame in client.follow(turn):
-            if frame.type == "text":
-                break
+        await shown(client, turn, "text")
         leaving.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(leaving.wait, 10) == 0
         standing = await client.queue.standing(turn)
@@ -82,9 +83,7 @@ async def test_a_turn_outlives_a_killed_server(own_server: EmbeddedServer) -> No
         with worker_processes(settings, AGENT):
             async with TurnClient(settings) as client:
                 turn = await client.enqueue("s", prompt, turn_id="m1")
-                async for frame in client.follow(turn):
-                    if frame.type == "text":
-                        break
+                await shown(client, turn, "text")
                 own_server.kill()
                 own_server.restart()
                 assert (await client.result(turn, timeout=SOON)).status == "completed"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 
 from arq.connections import ArqRedis
 
@@ -33,8 +34,10 @@ async def working(settings: Settings, agent: Agent) -> AsyncIterator[TurnWorker]
                 await running
 
 
-def start_worker(settings: Settings, agent: str, **environment: str) -> subprocess.Popen[bytes]:
-    """A worker process for `module:attribute`, as `bub-redis worker` starts it."""
+def start_worker(
+    settings: Settings, agent: str, *, tree: Path | None = None, **environment: str
+) -> subprocess.Popen[bytes]:
+    """A worker process for `module:attribute`, as `bub-redis worker` starts it; of another source tree if given."""
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("BUB_")},
         "BUB_REDIS_URL": settings.queue_address,
@@ -43,9 +46,12 @@ def start_worker(settings: Settings, agent: str, **environment: str) -> subproce
         "BUB_BEAT_S": str(settings.beat_s),
         "BUB_RECONCILE_S": str(settings.reconcile_s),
         "BUB_WAITING_GRACE_S": str(settings.waiting_grace_s),
+        "BUB_DRAIN_S": str(settings.drain_s),
+        "BUB_LOOP_STALL_S": str(settings.loop_stall_s),
+        "BUB_MAX_JOBS": str(settings.max_jobs),
         **environment,
     }
-    return subprocess.Popen([sys.executable, "-m", "bub_redis.cli", "worker", agent], env=env)
+    return subprocess.Popen([sys.executable, "-m", "bub_redis.cli", "worker", agent], env=env, cwd=tree)
 
 
 @contextmanager

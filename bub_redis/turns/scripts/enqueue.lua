@@ -1,21 +1,18 @@
 -- Put a turn on its session's list, and dispatch it if the session is idle. The same turn again changes nothing.
--- KEYS: 6 turn, 7 queue of the session
--- ARGV: 7 full id, 8 digest of what was sent, then field and value of all that is kept with the turn
--- Returns: 'NEW' or 'SAME', the status and the place in the queue (0 = head, -1 = ended); or 'CONFLICT'
--- Cost: O(turns waiting in the session)
+-- KEYS: 8 turn, 9 queue of the session
+-- ARGV: 8 full id, 9 digest of what was sent, 10 most open turns of a session, 11 most open turns in all, then field
+--       and value of all that is kept with the turn
+-- Returns: 'NEW' or 'SAME'; 'CONFLICT'; or 'FULL', which bound, how many there are, the bound
+-- Cost: O(1)
 -- include dispatch
-local known = redis.call('HGET', KEYS[6], 'digest')
-if known and known ~= ARGV[8] then
-  return {'CONFLICT'}
+-- include put
+local known = redis.call('HGET', KEYS[8], 'digest')
+if known then
+  return {known == ARGV[9] and 'SAME' or 'CONFLICT'}
 end
-local verdict = 'SAME'
-if not known then
-  verdict = 'NEW'
-  redis.call('HSET', KEYS[6], 'status', 'queued', 'attempt', 0, 'crashes', 0, 'handbacks', 0, 'digest', ARGV[8])
-  for field = 9, #ARGV, 2 do
-    redis.call('HSET', KEYS[6], ARGV[field], ARGV[field + 1])
-  end
-  redis.call('RPUSH', KEYS[7], ARGV[7])
-  ensure_head(KEYS[7], now_ms())
+local refusal = no_room(KEYS[9])
+if refusal then
+  return refusal
 end
-return {verdict, redis.call('HGET', KEYS[6], 'status'), redis.call('LPOS', KEYS[7], ARGV[7]) or -1}
+put(KEYS[8], KEYS[9], 12)
+return {'NEW'}

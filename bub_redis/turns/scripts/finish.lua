@@ -1,21 +1,50 @@
 -- End a turn by what the receipt on its tape says, and dispatch the next of the session: one step.
--- KEYS: 6 turn, 7 queue of the session, 8 receipt of the session
--- ARGV: 7 full id, 8 stream id of the receipt, 9 its digest, 10 status, 11 result (JSON), 12 TTL of an ended turn (ms)
+-- KEYS: 8 turn, 9 receipt of the session
+-- ARGV: 8 full id, 9 stream id of the receipt, 10 its digest ('' if the tape was reset since), 11 status, 12 result (JSON), 13 steering messages used,
+--       14 TTL of an ended turn (ms), 15 most crashes: one that failed with as many is dead, 16 TTL of a dead turn (ms)
 -- Returns: 'FINISHED', also when it was before; or 'GONE'
 -- Cost: O(turns waiting in the session)
 -- include dispatch
-local status = redis.call('HGET', KEYS[6], 'status')
-local ended = status and status ~= 'queued' and status ~= 'running'
-if status and not ended then
-  if status == 'running' then
-    redis.call('HINCRBY', KEYS[6], 'crashes', -1)
-  end
-  withdraw(ARGV[7])
-  redis.call('HSET', KEYS[6], 'status', ARGV[10], 'ended_ms', text(now_ms()), 'receipt', ARGV[8], 'result', ARGV[11])
-  redis.call('HDEL', KEYS[6], 'prompt', 'options', 'state', 'body', 'overdue')
-  redis.call('PEXPIRE', KEYS[6], ARGV[12])
+local status = redis.call('HGET', KEYS[8], 'status')
+local function order(id)
+  local ms, number = string.match(id or '', '^(%d+)-(%d+)$')
+  return tonumber(ms or 0), tonumber(number or 0)
 end
-redis.call('HSET', KEYS[8], 'id', ARGV[8], 'digest', ARGV[9])
-redis.call('LREM', KEYS[7], 1, ARGV[7])
-ensure_head(KEYS[7], now_ms())
-return {status and 'FINISHED' or 'GONE'}
+
+-- Only forward: a late finish of an older turn is not the session's last receipt.
+local ms, number = order(ARGV[9])
+local known_ms, known_number = order(redis.call('HGET', KEYS[9], 'id') or '')
+if ARGV[10] ~= '' and (ms > known_ms or (ms == known_ms and number > known_number)) then
+  redis.call('HSET', KEYS[9], 'id', ARGV[9], 'digest', ARGV[10])
+end
+if not status then
+  if redis.call('LREM', queue_of(ARGV[8]), 1, ARGV[8]) == 1 then
+    redis.call('DECR', KEYS[7])
+  end
+  ensure_head(queue_of(ARGV[8]), now_ms())
+  return {'GONE'}
+end
+if not is_open(status) then
+  return {'FINISHED'}
+end
+if status == 'running' and redis.call('HGET', KEYS[8], 'charged') == '1' then
+  redis.call('HINCRBY', KEYS[8], 'crashes', -1)
+end
+local content
+if ARGV[11] == 'failed' and tonumber(redis.call('HGET', KEYS[8], 'crashes')) >= tonumber(ARGV[15]) then
+  -- Kept for a retry by hand.
+  content = redis.call('HMGET', KEYS[8], 'prompt', 'options', 'state', 'metadata')
+end
+redis.call('HSET', KEYS[8], 'receipt', ARGV[9], 'result', ARGV[12])
+close(ARGV[8], now_ms(), ARGV[11], tonumber(ARGV[13]), ARGV[14])
+if content then
+  for place, field in ipairs({'prompt', 'options', 'state', 'metadata'}) do
+    if content[place] then
+      redis.call('HSET', KEYS[8], field, content[place])
+    end
+  end
+  redis.call('PEXPIRE', KEYS[8], ARGV[16])
+  redis.call('ZADD', KEYS[6], text(now_ms()), ARGV[8])
+  redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', text(now_ms() - ARGV[16]))
+end
+return {'FINISHED'}

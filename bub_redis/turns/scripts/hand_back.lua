@@ -1,15 +1,17 @@
 -- Give a running attempt up, uncharged: the next attempt may be claimed after a pause.
--- KEYS: 6 turn
--- ARGV: 7 full id, 8 attempt, 9 worker, 10 pause (ms), 11 reason
+-- KEYS: 8 turn
+-- ARGV: 8 full id, 9 attempt, 10 worker, 11 pause (ms), 12 reason
 -- Returns: 'HANDED_BACK', or 'STALE' if the attempt is not the current one (also when this is a repeat)
 -- Cost: O(1)
 -- include dispatch
-local status, attempt, worker = unpack(redis.call('HMGET', KEYS[6], 'status', 'attempt', 'worker'))
-if status ~= 'running' or attempt ~= ARGV[8] or worker ~= ARGV[9] then
+local status, attempt, worker, charged = unpack(redis.call('HMGET', KEYS[8], 'status', 'attempt', 'worker', 'charged'))
+if status ~= 'running' or attempt ~= ARGV[9] or worker ~= ARGV[10] then
   return {'STALE'}
 end
-redis.call('HINCRBY', KEYS[6], 'crashes', -1)
-redis.call('HINCRBY', KEYS[6], 'handbacks', 1)
-redis.call('HSET', KEYS[6], 'reason', ARGV[11])
-dispatch(ARGV[7], now_ms(), tonumber(ARGV[10]))
+if charged == '1' then
+  redis.call('HINCRBY', KEYS[8], 'crashes', -1)
+end
+redis.call('HINCRBY', KEYS[8], 'handbacks', 1)
+redis.call('HSET', KEYS[8], 'reason', ARGV[12])
+dispatch(ARGV[8], now_ms(), tonumber(ARGV[11]))
 return {'HANDED_BACK'}

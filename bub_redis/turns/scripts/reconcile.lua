@@ -1,7 +1,8 @@
 -- Find turns that nobody looks after and have them run again. It never ends a turn.
 -- An overdue lease is marked and looked at again one beat later: after an outage every lease is overdue, and the
 -- workers that still run their turns get the chance to say so.
--- ARGV: 7 prefix of queues, 8 beat (ms), 9 longest grace of a waiting head (ms), 10 most turns of each kind to look at
+-- ARGV: 8 beat (ms), 9 longest grace of a waiting head (ms), 10 most turns of each kind to look at, 11 longest that any
+--       deadline may lie ahead (ms)
 -- Returns: for each turn acted on, what was done ('redispatched', 'rearmed', 'gone') and its full id
 -- Cost: O(overdue turns, bounded)
 -- include dispatch
@@ -16,8 +17,16 @@ end
 local function forget(full_id)
   redis.call('ZREM', KEYS[1], full_id)
   redis.call('ZREM', KEYS[2], full_id)
-  ensure_head(ARGV[7] .. string.match(full_id, '^[^/]*'), now)
+  ensure_head(queue_of(full_id), now)
   note('gone', full_id)
+end
+
+-- A clock that was set back, or a fail-over to a host whose clock is behind, leaves deadlines that never come.
+for _, set in ipairs({KEYS[1], KEYS[2], KEYS[5]}) do
+  local ahead = redis.call('ZRANGEBYSCORE', set, '(' .. text(now + ARGV[11]), '+inf', 'LIMIT', 0, ARGV[10])
+  for _, member in ipairs(ahead) do
+    redis.call('ZADD', set, text(now), member)
+  end
 end
 
 for _, full_id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', 0, ARGV[10])) do
@@ -45,7 +54,7 @@ for _, full_id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', text(now),
     local longer = math.min((tonumber(grace) or 0) * 2, tonumber(ARGV[9]))
     redis.call('HSET', turn, 'grace', text(longer))
     redis.call('ZADD', KEYS[2], text(now + longer), full_id)
-    wake()
+    hint(KEYS[4])
     note('rearmed', full_id)
   else
     dispatch(full_id, now, 0)

@@ -1,0 +1,133 @@
+"""The fork of a worker's turn: its overlay is logged in the turn's journal, from which the next attempt refills it."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+
+from bub_redis.errors import Conflict, Outage
+from bub_redis.storage.journal import Journal, Record
+from bub_redis.tape.entry import TapeEntry
+from bub_redis.tape.fork import Fork
+from bub_redis.tape.query import TapeQuery
+from bub_redis.turns.frames import stream_order
+
+log = structlog.get_logger(__name__)
+
+_BEGUN = "begun"
+_RESET = "reset"
+
+Note = tuple[str, dict[str, Any]]
+
+
+class TurnFork(Fork):
+    """A fork that logs every change of its overlay, in order. `flush` makes durable what was logged."""
+
+    _journal: Journal | None = None
+    failure: BaseException | None = None
+    """The last outage or lost fence that this fork met: what user code raises of that kind is its own affair."""
+    stopped: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether the run was told to stop."""
+
+    async def replay(self, journal: Journal) -> list[Note]:
+        """Refill the overlay from `journal`, and log in it from now on; kind and data of the notes found there.
+
+        A journal that was begun before the tape was reset is of no use any more and is passed over. Raises Outage.
+        """
+        notes: list[Note] = []
+        generation = self.generation
+        begun = -1
+        for record in await journal.read():
+            if record.tape is None and record.kind == _BEGUN:
+                begun = record.data["generation"]
+            elif begun != generation:
+                continue
+            elif record.tape is not None:
+                await super().append(record.tape, TapeEntry.decode(0, record.stored))
+            elif record.kind == _RESET:
+                opening = [TapeEntry(0, *each) for each in record.data["opening"]]
+                await super().reset(record.data["tape"], opening, sidecars=record.data["sidecars"])
+            else:
+                notes.append((record.kind, record.data))
+        self._journal = journal
+        self._logged: list[Record] = []
+        self._flushing = asyncio.Lock()
+        if begun != generation:
+            self.note(_BEGUN, {"generation": generation})
+        return notes
+
+    @contextmanager
+    def noting_failure(self) -> Iterator[None]:
+        """Remember what goes wrong between this fork and the servers."""
+        try:
+            yield
+        except (Outage, Conflict) as error:
+            self.failure = error
+            raise
+
+    async def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
+        """Answer as one tape that holds parent and overlay. Raises NotFound, Outage, Conflict after a reset."""
+        with self.noting_failure():
+            return await super().fetch_all(query)
+
+    async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
+        """Append to the overlay and to the log; to the store itself for any other tape. Raises InvalidInput."""
+        with self.noting_failure():
+            appended = await super().append(tape, *entries)
+        if self._journal and self.holds(tape):
+            self._logged += [Record(tape, entry.encode()) for entry in appended]
+        return appended
+
+    async def reset(self, tape: str, opening: Sequence[TapeEntry] = (), *, sidecars: Sequence[str] = ()) -> None:
+        """Empty the tape and its sidecars' as this fork sees them, and log that; at once for any other tape.
+
+        Raises InvalidInput with nothing changed.
+        """
+        if not (self._journal and self.holds(tape)):
+            await super().reset(tape, opening, sidecars=sidecars)
+            return
+        journal, self._journal = self._journal, None
+        try:
+            # What the reset itself appends is part of its own record.
+            await super().reset(tape, opening, sidecars=sidecars)
+        finally:
+            self._journal = journal
+        written = [[entry.kind, dict(entry.payload), dict(entry.meta), entry.date] for entry in opening]
+        self.note(_RESET, {"tape": tape, "opening": written, "sidecars": list(sidecars)})
+
+    def note(self, kind: str, data: dict[str, Any]) -> None:
+        """Log what a later attempt must know beside the entries. Raises InvalidInput if it is not JSON."""
+        if self._journal:
+            self._logged.append(Record.note(kind, data))
+
+    async def tell_lost_tail(self, receipt_id: str, digest: str) -> None:
+        """Record that the tape lost what stood up to a receipt that others were shown: a fail-over to an old copy.
+
+        What is there is whole, and goes on from there; the event says that it is not all that there was.
+        """
+        known = self.last_receipt
+        if receipt_id and stream_order(known) < stream_order(receipt_id):
+            log.error("tape.tail_lost", last=known, shown=receipt_id)
+            data = {"receipt": receipt_id, "digest": digest, "found": known}
+            await self.append(self.grant.tape, TapeEntry.event("tape.tail_lost", data, context=False))
+
+    async def flush(self) -> None:
+        """Make durable what was logged; may be called by several tasks at once. Raises Fenced, Outage.
+
+        Does nothing once the run is `stopped`: what the agent records on its way out is not what the next attempt
+        should go on from.
+        """
+        if self._journal is None or self.stopped():
+            return
+        async with self._flushing:
+            logged, self._logged = self._logged, []
+            if not logged:
+                return
+            try:
+                with self.noting_failure():
+                    await self._journal.write(logged)
+            except BaseException:
+                self._logged = logged + self._logged
+                raise

@@ -1,0 +1,160 @@
+"""One blocked read for all followers of this process, whose frames are handed to each of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from bub_redis.errors import BubError
+from bub_redis.storage.client import RedisServer
+from bub_redis.turns.frames import stream_order
+
+_BLOCK_MS = 1000
+_PAGE_FRAMES = 500
+_PAUSE_S = 0.2
+_ASK_AGAIN_S = 0.01
+MOST_WAITING = 2000
+"""How many frames may wait for a slow follower; over that it reads them from the server by itself."""
+
+RawFrame = tuple[bytes, Mapping[bytes, bytes]]
+
+
+class Subscription:
+    """One follower's place in one frame stream."""
+
+    def __init__(self, server: RedisServer, key: str, last: str) -> None:
+        self._server = server
+        self.key = key
+        self._last = last
+        self._behind = True
+        """Whether frames between `last` and what is handed over must be read from the server.
+
+        So at first: a read that is under way may be ahead of a newcomer.
+        """
+        self._waiting: deque[RawFrame] = deque()
+        self._news = asyncio.Event()
+        self._failure: BubError | None = None
+
+    async def read(self, silence_s: float) -> list[RawFrame]:
+        """The next frames, in order, each once; none after `silence_s` without. Raises Outage."""
+        if not self._behind and not self._waiting:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(silence_s):
+                    await self._news.wait()
+        self._news.clear()
+        failure, self._failure = self._failure, None
+        if failure:
+            raise failure
+        found = await self._catch_up() if self._behind else self._take()
+        if found:
+            self._last = found[-1][0].decode()
+        return found
+
+    def hand(self, frame: RawFrame) -> None:
+        """Put a frame behind those that wait."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._waiting.clear()
+            self._behind = True
+        if not self._behind:
+            self._waiting.append(frame)
+        self._news.set()
+
+    def fail(self, failure: BubError) -> None:
+        """Let the next read raise."""
+        self._failure = failure
+        self._news.set()
+
+    def _take(self) -> list[RawFrame]:
+        last = stream_order(self._last)
+        found = [frame for frame in self._waiting if stream_order(frame[0].decode()) > last]
+        self._waiting.clear()
+        return found
+
+    async def _catch_up(self) -> list[RawFrame]:
+        # Handed over from here on; what is read below and handed over too is dropped by its id.
+        self._behind = False
+        with self._server.outages():
+            page = await self._server.commands.xrange(self.key, min=f"({self._last}", count=_PAGE_FRAMES)
+        self._behind = len(page) == _PAGE_FRAMES
+        return [(stream_id, fields) for stream_id, fields in page]
+
+
+class FrameHub:
+    """Hands the frames of all streams that are followed here to their followers, with one connection.
+
+    A new follower interrupts the blocked read by CLIENT UNBLOCK, so that it waits for nothing.
+    """
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._subscriptions: set[Subscription] = set()
+        self._lasts: dict[str, str] = {}
+        self._watched: frozenset[Subscription] = frozenset()
+        self._connection_id: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def subscribe(self, key: str, last: str) -> AsyncIterator[Subscription]:
+        """Take part in the stream `key` behind the id `last`, until the block ends."""
+        subscription = Subscription(self._server, key, last)
+        self._lasts.setdefault(key, last)
+        self._subscriptions.add(subscription)
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_on())
+        interrupting = asyncio.create_task(self._have_watched(subscription))
+        try:
+            yield subscription
+        finally:
+            interrupting.cancel()
+            self._subscriptions.discard(subscription)
+            if all(other.key != key for other in self._subscriptions):
+                self._lasts.pop(key, None)
+
+    async def aclose(self) -> None:
+        """Stop reading; may be repeated."""
+        if self._reading:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._reading
+
+    async def _have_watched(self, subscription: Subscription) -> None:
+        """Interrupt the blocked read until it takes the newcomer in: an interruption between two reads is lost."""
+        while subscription not in self._watched:
+            if self._connection_id is not None:
+                with suppress(BubError), self._server.outages():
+                    await self._server.commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+            await asyncio.sleep(_ASK_AGAIN_S)
+
+    async def _read_on(self) -> None:
+        """Read until nobody follows any more; an outage is told to all followers, and outlived."""
+        while self._lasts:
+            try:
+                await self._read_connected()
+            except BubError as failure:
+                for subscription in self._subscriptions:
+                    subscription.fail(failure)
+                await asyncio.sleep(_PAUSE_S)
+
+    async def _read_connected(self) -> None:
+        with self._server.outages():
+            async with self._server.blocking.client() as connection:
+                self._connection_id = await connection.client_id()
+                try:
+                    while self._lasts:
+                        self._watched = frozenset(self._subscriptions)
+                        streams: dict[Any, Any] = dict(self._lasts)
+                        reply = await connection.xread(streams, count=_PAGE_FRAMES, block=_BLOCK_MS)
+                        self._hand_over(reply)
+                finally:
+                    self._connection_id, self._watched = None, frozenset()
+
+    def _hand_over(self, reply: list[tuple[bytes, list[RawFrame]]]) -> None:
+        for raw_key, frames in reply:
+            key = raw_key.decode()
+            followers = [subscription for subscription in self._subscriptions if subscription.key == key]
+            if followers:
+                self._lasts[key] = frames[-1][0].decode()
+            for subscription in followers:
+                for frame in frames:
+                    subscription.hand(frame)

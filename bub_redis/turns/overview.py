@@ -1,0 +1,185 @@
+"""The queue side as a person looks at it: turns that have not ended, why they wait, and the workers. Reads only."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bub_redis.storage.keys import QueueKeys
+from bub_redis.tape.names import encode_name
+from bub_redis.turns.queue import TurnQueue
+from bub_redis.turns.record import Turn
+
+_FIELDS = "session tape id status attempt crashes handbacks worker started_ms reason cancel body prompt overdue".split()
+_READ_AT_ONCE = 200
+
+
+@dataclass(frozen=True)
+class OpenTurn:
+    """A turn that has not ended."""
+
+    turn: Turn
+    status: str
+    """`queued` or `running`."""
+    place: int
+    """How many turns of the session stand before it."""
+    attempt: int
+    crashes: int
+    """How often it took its worker down, the present attempt included."""
+    worker: str | None
+    """Who runs it; None while it waits."""
+    enqueued_ms: int
+    started_ms: int | None
+    """When its last attempt started; None before the first."""
+    due_ms: int | None
+    """From when it may be claimed; None unless it is dispatched and waits for a worker."""
+    cancelled: bool
+    """Whether it was cancelled and only has to be put on its tape as such."""
+    overdue: bool
+    """Whether its worker has not renewed the lease: it will run elsewhere."""
+    handed_back: str | None
+    """Why its last attempt was given up, uncharged; None if none was."""
+    prompt: str
+
+    @property
+    def blocked(self) -> bool:
+        """Whether its tape refuses every write."""
+        # The reason is the text of a TapeBlocked, which names that command.
+        return self.status == "queued" and "tape verify" in (self.handed_back or "")
+
+
+@dataclass(frozen=True)
+class WorkerLoad:
+    """A worker that lives."""
+
+    id: str
+    host: str
+    pid: int
+    running: int
+    max_jobs: int
+
+
+@dataclass(frozen=True)
+class QueueCounts:
+    """The queue side in numbers."""
+
+    open: int
+    running: int
+    waiting: int
+    """Turns at the head of their session that wait for a worker, or for their pause to end."""
+    dead: int
+
+    @property
+    def behind(self) -> int:
+        """Turns that wait for others of their session."""
+        return max(0, self.open - self.running - self.waiting)
+
+
+class QueueOverview:
+    """Reads what a queue's scripts keep. Every method may raise Outage; nothing is ever changed."""
+
+    def __init__(self, queue: TurnQueue) -> None:
+        self._server = queue.server
+        self._keys = QueueKeys(queue.namespace)
+
+    async def counts(self) -> QueueCounts:
+        """How many turns there are of each kind."""
+        of = self._keys
+        with self._server.outages():
+            async with self._server.commands.pipeline(transaction=True) as pipe:
+                pipe.get(of.open_turns)
+                for key in (of.leases, of.waiting, of.dead):
+                    pipe.zcard(key)
+                total, running, waiting, dead = await pipe.execute()
+        return QueueCounts(max(0, int(total or 0)), running, waiting, dead)
+
+    async def turns_of(self, tape: str) -> list[OpenTurn]:
+        """The turns of one session that have not ended, in the order in which they run."""
+        return await self._turns([encode_name(tape)])
+
+    async def turns(self, *, most_sessions: int = 1000) -> list[OpenTurn]:
+        """The turns of all sessions that have not ended, session by session, those that run first."""
+        with self._server.outages():
+            async with self._server.commands.pipeline(transaction=True) as pipe:
+                # The head of each session with open turns has a place in one of the two.
+                pipe.zrange(self._keys.leases, 0, most_sessions - 1)
+                pipe.zrange(self._keys.waiting, 0, most_sessions - 1)
+                running, waiting = await pipe.execute()
+        heads = [full_id.decode() for full_id in (*running, *waiting)]
+        return await self._turns(list(dict.fromkeys(head.partition("/")[0] for head in heads))[:most_sessions])
+
+    async def _turns(self, encoded_tapes: Sequence[str]) -> list[OpenTurn]:
+        full_ids: list[tuple[int, str]] = []
+        with self._server.outages():
+            for start in range(0, len(encoded_tapes), _READ_AT_ONCE):
+                async with self._server.commands.pipeline(transaction=False) as pipe:
+                    for tape in encoded_tapes[start : start + _READ_AT_ONCE]:
+                        pipe.lrange(self._keys.queue_prefix + tape, 0, -1)
+                    lists = await pipe.execute()
+                full_ids += [(place, found.decode()) for ids in lists for place, found in enumerate(ids)]
+        found: list[OpenTurn] = []
+        for start in range(0, len(full_ids), _READ_AT_ONCE):
+            found += await self._read(full_ids[start : start + _READ_AT_ONCE])
+        return found
+
+    async def _read(self, full_ids: Iterable[tuple[int, str]]) -> list[OpenTurn]:
+        placed = list(full_ids)
+        with self._server.outages():
+            async with self._server.commands.pipeline(transaction=False) as pipe:
+                for _, full_id in placed:
+                    pipe.hmget(self._keys.turn(full_id), list(_FIELDS))
+                hashes = await pipe.execute()
+            async with self._server.commands.pipeline(transaction=False) as pipe:
+                for (_, full_id), values in zip(placed, hashes, strict=True):
+                    attempt = (values[_FIELDS.index("attempt")] or b"0").decode()
+                    pipe.zscore(self._keys.arq, f"{self._keys.job_prefix}{full_id}:{attempt}")
+                due = await pipe.execute()
+        return [
+            _open_turn(place, dict(zip(_FIELDS, values, strict=True)), score)
+            for (place, _), values, score in zip(placed, hashes, due, strict=True)
+            # None: it ended between the two reads.
+            if values[0] is not None and values[_FIELDS.index("body")] is not None
+        ]
+
+    async def last_receipt(self, tape: str) -> tuple[str, str] | None:
+        """Stream id and digest of the last receipt of a tape that was shown to the queue side; None if none was."""
+        with self._server.outages():
+            receipt = await self._server.commands.execute_command(
+                "HMGET", self._keys.receipt_prefix + encode_name(tape), "id", "digest"
+            )
+        return None if None in receipt else (receipt[0].decode(), receipt[1].decode())
+
+    async def workers(self) -> list[WorkerLoad]:
+        """The workers that live, by id."""
+        with self._server.outages():
+            ids = [worker.decode() for worker in await self._server.commands.zrange(self._keys.workers, 0, -1)]
+            async with self._server.commands.pipeline(transaction=False) as pipe:
+                for worker in ids:
+                    pipe.hmget(self._keys.worker(worker), ["host", "pid", "running", "max_jobs"])
+                loads = await pipe.execute()
+        return [
+            WorkerLoad(worker, host.decode(), int(pid), int(running), int(most))
+            for worker, (host, pid, running, most) in sorted(zip(ids, loads, strict=True))
+            # The heartbeat of a worker that died is gone before its place in the list is.
+            if most is not None
+        ]
+
+
+def _open_turn(place: int, fields: Mapping[str, bytes | None], due_ms: float | None) -> OpenTurn:
+    def text(name: str) -> str:
+        return (fields[name] or b"").decode()
+
+    return OpenTurn(
+        turn=Turn(text("session"), text("tape"), text("id")),
+        status=text("status"),
+        place=place,
+        attempt=int(text("attempt") or 0),
+        crashes=int(text("crashes") or 0),
+        worker=text("worker") or None,
+        enqueued_ms=int(json.loads(text("body"))["et"]),
+        started_ms=int(text("started_ms")) if fields["started_ms"] else None,
+        due_ms=None if due_ms is None else int(due_ms),
+        cancelled=fields["cancel"] is not None,
+        overdue=fields["overdue"] is not None,
+        handed_back=text("reason") or None,
+        prompt=json.loads(text("prompt")),
+    )

@@ -1,0 +1,133 @@
+"""What a turn's journal notes beside its entries while the agent works, and how the next attempt goes on from it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from bub_redis import faults
+from bub_redis.agent.events import EventBus, LLMCallFinished, ToolCallFinished, ToolCallStarted
+from bub_redis.agent.resume import Resume
+from bub_redis.agent.steering import Steer
+from bub_redis.errors import InvalidInput
+from bub_redis.turns.durable import Note, TurnFork
+from bub_redis.turns.queue import TurnQueue
+from bub_redis.turns.record import Turn
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Progress:
+    """What the notes of earlier attempts say."""
+
+    results: dict[str, Any] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+    usage: Mapping[str, int] | None = None
+    model: str | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
+    steers: int = 0
+    """How many steering messages were used."""
+
+    @classmethod
+    def of(cls, notes: Sequence[Note]) -> "Progress":
+        """Read the notes, in order."""
+        progress = cls()
+        for kind, data in notes:
+            progress._read(kind, data)
+        return progress
+
+    def _read(self, kind: str, data: Mapping[str, Any]) -> None:
+        match kind:
+            case "response":
+                self.usage, self.model = data["usage"], data["model"]
+            case "call":
+                self.started.add(data["key"])
+            case "result":
+                self.started.discard(data["key"])
+                self.results[data["key"]] = data["result"]
+            case "state":
+                self.state = data["state"]
+            case "steers":
+                self.steers = data["used"]
+
+    @property
+    def resume(self) -> Resume:
+        """What the agent needs to go on."""
+        return Resume(self.results, frozenset(self.started), self.usage, self.model, self.state)
+
+
+class Journaling:
+    """Handlers of one run that make each step durable: a response before its calls, each call before and after."""
+
+    def __init__(self, fork: TurnFork, state: Mapping[str, Any]) -> None:
+        self._fork = fork
+        self._state = state
+        self._noted_state = dict(state)
+        self.events = EventBus()
+        self.events.on(LLMCallFinished, self._on_response)
+        self.events.on(ToolCallStarted, self._on_call)
+        self.events.on(ToolCallFinished, self._on_result)
+
+    async def _on_response(self, event: LLMCallFinished) -> None:
+        if event.result.error is None:
+            usage = None if event.result.usage is None else dict(event.result.usage)
+            self._fork.note("response", {"usage": usage, "model": event.request.model})
+            await self._fork.flush()
+            faults.point("after-response")
+
+    async def _on_call(self, event: ToolCallStarted) -> None:
+        if not event.decided:
+            self._fork.note("call", {"key": event.call.context.idempotency_key})
+            await self._fork.flush()
+            faults.point("after-call")
+
+    async def _on_result(self, event: ToolCallFinished) -> None:
+        faults.point("before-result")
+        self._fork.note("result", {"key": event.call.context.idempotency_key, "result": event.result})
+        self._note_state()
+        await self._fork.flush()
+        faults.point("after-result")
+
+    def _note_state(self) -> None:
+        state = dict(self._state)
+        if state == self._noted_state:
+            return
+        try:
+            self._fork.note("state", {"state": state})
+        except InvalidInput:
+            # The application's own affair: a state that is no JSON lives as long as the attempt.
+            log.warning("turn.state_not_json")
+        self._noted_state = state
+
+
+class TurnInbox:
+    """The steering messages of a turn, read from the queue side by place and never taken away from there."""
+
+    def __init__(self, queue: TurnQueue, turn: Turn, fork: TurnFork, used: int) -> None:
+        self._queue = queue
+        self._turn = turn
+        self._fork = fork
+        self._noted = used
+
+    async def waiting(self) -> Sequence[Steer]:
+        """The messages that were not used yet, in order. Raises Outage."""
+        with self._fork.noting_failure():
+            steers = await self._queue.steers(self._turn, self.used)
+        return [Steer(steer.prompt, steer.id) for steer in steers]
+
+    async def taken(self, count: int) -> None:
+        """Note that the next `count` of them are recorded: the journal says how many, and the receipt in the end."""
+        self._noted += count
+        self._fork.note("steers", {"used": self._noted})
+
+    @property
+    def used(self) -> int:
+        """How many stand in the turn's block.
+
+        The entries themselves say so, also where the run ended between the record and its note; the notes do where
+        the turn reset its own tape.
+        """
+        recorded = [e for e in self._fork.entries if e.meta.get("steer") and "retry_of" not in e.meta]
+        return max(self._noted, len(recorded))
