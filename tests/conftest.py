@@ -3,12 +3,24 @@
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
+from unittest import mock
 
 import pytest
 
 from bub_redis.settings import Settings, load_settings
 from bub_redis.testing import EmbeddedServer
 from bub_redis.turns import TurnClient
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_settings() -> Iterator[None]:
+    """No test reads the variables or the config file of whoever runs it."""
+    with mock.patch.dict(os.environ):
+        for name in list(os.environ):
+            if name.startswith("BUB_") and not name.startswith("BUB_TEST_"):
+                del os.environ[name]
+        os.environ["BUB_HOME"] = "/nonexistent/home"
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +46,7 @@ def settings(server: EmbeddedServer, namespace: str) -> Settings:
         beat_s=0.2,
         reconcile_s=0.05,
         waiting_grace_s=0.5,
+        drain_s=0.0,
     )
 
 

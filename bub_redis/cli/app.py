@@ -5,11 +5,12 @@ that they do not need.
 """
 
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
 
-from bub_redis.cli import demo, exits, tape, turn, worker
+from bub_redis.cli import chat, config, demo, doctor, exits, queue, tape, turn, worker
 from bub_redis.errors import BubError
 
 app = typer.Typer(
@@ -22,9 +23,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo.demo)
+app.command()(chat.chat)
+app.command()(worker.worker)
 app.add_typer(turn.app)
 app.add_typer(tape.app)
-app.command()(worker.worker)
+app.add_typer(queue.app)
+app.command()(doctor.doctor)
+app.add_typer(config.app)
 
 
 def main() -> NoReturn:
@@ -32,12 +37,13 @@ def main() -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         # A locale without UTF-8 must not turn an answer into a traceback.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(_exit_code())
+    sys.exit(execute(sys.argv[1:]))
 
 
-def _exit_code() -> int:
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command in this process; its exit code."""
     try:
-        code = app(prog_name="bub-redis", standalone_mode=False)
+        code = app(list(arguments), prog_name="bub-redis", standalone_mode=False)
     except typer.TyperException as error:
         # Without any argument the help is printed already, and the message is empty.
         if problem := error.format_message():

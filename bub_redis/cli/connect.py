@@ -3,17 +3,32 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from bub_redis.settings import Settings, load_settings
+from bub_redis.cli.embedded import command_settings
+from bub_redis.errors import NotFound
+from bub_redis.settings import Settings
+from bub_redis.tape import Tape, session_tape_name
 from bub_redis.turns import TurnClient
 
 
 @asynccontextmanager
 async def connected(settings: Settings | None = None) -> AsyncIterator[TurnClient]:
-    """A client for the servers that the settings name, or `BUB_*`, and that may hold tapes.
+    """A client for the servers that the settings name, or `command_settings`, and that may hold tapes.
 
     Raises ConfigError, Outage or ServerUnfit before anything else happens.
     """
-    async with TurnClient(settings or load_settings()) as client:
+    settings = settings or command_settings()
+    async with TurnClient(settings) as client:
         for server in {client.server, client.store.server}:
-            await server.check()
+            await server.check(force=settings.force)
         yield client
+
+
+@asynccontextmanager
+async def connected_tape(session: str) -> AsyncIterator[tuple[TurnClient, Tape]]:
+    """A client, and the tape of a session that has one. Raises NotFound, InvalidInput, and what `connected` raises."""
+    settings = command_settings()
+    name = session_tape_name(session, settings.workspace)
+    async with connected(settings) as client:
+        if not (await client.store.head(name)).last:
+            raise NotFound(f"session {session!r} has no tape in namespace {settings.namespace!r}")
+        yield client, Tape(name, client.store)

@@ -2,7 +2,17 @@
 
 from enum import IntEnum
 
-from bub_redis.errors import BubError, ConfigError, Conflict, InvalidInput, NotFound, Outage, ServerUnfit, SessionBusy
+from bub_redis.errors import (
+    BubError,
+    ConfigError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    Outage,
+    QueueFull,
+    ServerUnfit,
+    SessionBusy,
+)
 
 
 class ExitCode(IntEnum):
@@ -21,7 +31,7 @@ class ExitCode(IntEnum):
     CONFLICT = 4
     """The id is taken by something else, or the tape is not what it was."""
     SERVER = 5
-    """A server does not answer, cannot serve now, must not be used, or the session is busy: try again later."""
+    """A server does not answer, cannot serve now or must not be used, or session or queue are busy: try again later."""
     INTERRUPTED = 130
     """Ended by Ctrl-C."""
     BROKEN_PIPE = 141
@@ -38,6 +48,7 @@ _CODES: tuple[tuple[type[BubError], ExitCode], ...] = (
     (Outage, ExitCode.SERVER),
     (ServerUnfit, ExitCode.SERVER),
     (SessionBusy, ExitCode.SERVER),
+    (QueueFull, ExitCode.SERVER),
 )
 
 

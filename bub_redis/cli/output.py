@@ -1,8 +1,12 @@
 """What reaches the terminal: text that cannot move its cursor, and JSON one value a line."""
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from bub_redis.tape.entry import encode_json
 
@@ -29,6 +33,23 @@ class Terminal(Console):
         """How wide a line may be; None where nobody looks at it and cutting would lose text."""
         return self.width if self.is_terminal else None
 
+    def columns(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows in columns below a header, aligned by cells; the last column is cut to the terminal's width."""
+        table = [list(header), *([one_line(cell) for cell in row] for row in rows)]
+        widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)][:-1]
+        for number, row in enumerate(table):
+            padded = [cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False)]
+            line = Text("  ".join([*padded, row[-1]]).rstrip(), style="" if number else "dim")
+            if self.line_cells is not None:
+                line.truncate(self.line_cells, overflow="ellipsis")
+            self.print(line)
+
+    def facts(self, facts: Sequence[tuple[str, str]]) -> None:
+        """Print names and what is said of each, aligned."""
+        width = max(cell_len(name) for name, _ in facts)
+        for name, fact in facts:
+            self.print(Text.assemble((f"{name:<{width}}  ", "dim"), one_line(fact)))
+
     def on_broken_pipe(self) -> None:
         """Leave a broken pipe to `running.run`; rich, which calls this where it caught it, would end the process."""
         raise
@@ -47,3 +68,8 @@ def one_line(text: str) -> str:
 def print_json(value: Any) -> None:
     """Print `value` as one line of JSON, at once: a follower may be reading."""
     print(encode_json(value, "the output").decode(), flush=True)
+
+
+def note(text: str) -> None:
+    """Say something about the command itself, on stderr: output stays what was asked for."""
+    print(one_line(text), file=sys.stderr, flush=True)

@@ -1,6 +1,7 @@
 """Entries and calls as a person reads them: one line each."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,24 +21,37 @@ _STYLES = {
 _KIND_CELLS = len("tool_result")
 
 
-def entry_lines(entries: Sequence[TapeEntry], line_cells: int | None) -> Iterator[Text]:
-    """A line for each entry: number, time (UTC), kind, what it says; cut to `line_cells`, and one for each new day."""
-    number_cells = len(str(entries[-1].id)) if entries else 0
-    shown_day = ""
-    for entry in entries:
-        day, time = _moment(entry.date)
-        if day != shown_day:
-            shown_day = day
+class EntryLines:
+    """Entries as lines, one after another: number, time (UTC), kind, what it says; one more for each new day."""
+
+    def __init__(self, number_cells: int, line_cells: int | None) -> None:
+        """`number_cells`: how wide numbers are; `line_cells`: where lines are cut, None for nowhere."""
+        self._number_cells = number_cells
+        self._line_cells = line_cells
+        self._shown_day = ""
+
+    def of(self, entry: TapeEntry) -> Iterator[Text]:
+        """The lines of the next entry."""
+        day, time_of_day = _moment(entry.date)
+        if day and day != self._shown_day:
+            self._shown_day = day
             yield Text(f"{day} UTC", style="dim")
         style = _STYLES.get(entry.kind, "dim")
         line = Text.assemble(
-            (f"{entry.id:>{number_cells}}  {time}  ", "dim"),
+            (f"{entry.id:>{self._number_cells}}  {time_of_day}  ", "dim"),
             (f"{one_line(entry.kind):<{_KIND_CELLS}}  ", style),
             (summary(entry), "dim" if style == "dim" else ""),
         )
-        if line_cells is not None:
-            line.truncate(line_cells, overflow="ellipsis")
+        if self._line_cells is not None:
+            line.truncate(self._line_cells, overflow="ellipsis")
         yield line
+
+
+def entry_lines(entries: Sequence[TapeEntry], line_cells: int | None) -> Iterator[Text]:
+    """The lines of a whole tape; see EntryLines."""
+    lines = EntryLines(len(str(entries[-1].id)) if entries else 0, line_cells)
+    for entry in entries:
+        yield from lines.of(entry)
 
 
 def _moment(date: str) -> tuple[str, str]:
@@ -47,6 +61,25 @@ def _moment(date: str) -> tuple[str, str]:
     except ValueError:
         return "", one_line(date)
     return moment.date().isoformat(), moment.time().isoformat("milliseconds")
+
+
+def moment_text(date: str) -> str:
+    """An ISO date as day and time in UTC, to the second; one that is none as it stands."""
+    day, time_of_day = _moment(date)
+    return f"{day} {time_of_day.partition('.')[0]}".strip()
+
+
+def ago(ms: int) -> str:
+    """How long ago a moment was, in the largest unit that fits."""
+    return seconds_text(time.time() - ms / 1000)
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration in the largest unit that fits; none is below 0."""
+    for unit, unit_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def summary(entry: TapeEntry) -> str:
@@ -64,9 +97,9 @@ def summary(entry: TapeEntry) -> str:
         case "tool_result", {"results": [*results]}:
             return one_line(" · ".join(_plain(result) for result in results))
         case "anchor", {"name": name}:
-            return one_line(f"{name} {_pairs(payload.get('state'))}")
+            return one_line(f"{name} {pairs_text(payload.get('state'))}")
         case "event", {"name": name}:
-            return one_line(f"{name} {_pairs(payload.get('data'))}")
+            return one_line(f"{name} {pairs_text(payload.get('data'))}")
         case "error", {"kind": kind, "message": message}:
             return one_line(f"{kind}: {message}")
         case _:
@@ -88,8 +121,10 @@ def result_text(result: Any) -> str:
 
 
 def _arguments(arguments: Any) -> str:
+    if not arguments:
+        return ""
     try:
-        values = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        values = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return str(arguments)
     if not isinstance(values, Mapping):
@@ -97,7 +132,7 @@ def _arguments(arguments: Any) -> str:
     return ", ".join(f"{name}={_json(value)}" for name, value in values.items())
 
 
-def _pairs(data: Any) -> str:
+def pairs_text(data: Any) -> str:
     """`name=value name=value`, without what is not there."""
     if not isinstance(data, Mapping):
         return "" if data is None else _json(data)

@@ -11,9 +11,15 @@ import typer
 
 from bub_redis.cli.exits import ExitCode
 
+_STOPS = {
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGHUP: ExitCode.TERMINATED,
+}
+
 
 def run(work: Coroutine[Any, Any, ExitCode | None]) -> None:
-    """Run a command's work to its end, which SIGTERM and a closed terminal bring about like Ctrl-C: by cancelling.
+    """Run a command's work to its end; Ctrl-C, SIGTERM and a closed terminal bring it about by cancelling.
 
     Raises typer.Exit with the code that the work returns, or that of how it was stopped.
     """
@@ -21,8 +27,6 @@ def run(work: Coroutine[Any, Any, ExitCode | None]) -> None:
         code = asyncio.run(_stoppable(work))
         # Here, since at exit a reader that is gone would be a traceback.
         sys.stdout.flush()
-    except asyncio.CancelledError:
-        code = ExitCode.TERMINATED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = ExitCode.BROKEN_PIPE
@@ -31,10 +35,23 @@ def run(work: Coroutine[Any, Any, ExitCode | None]) -> None:
 
 
 async def _stoppable(work: Coroutine[Any, Any, ExitCode | None]) -> ExitCode | None:
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None  # noqa: S101 - for mypy: a coroutine runs in a task
-    for signum in (signal.SIGTERM, signal.SIGHUP):
+    # Cancelled from the loop: asyncio's own handler of Ctrl-C may run in the middle of the task's step, and
+    # `asyncio.timeout` then takes the cancellation for its own and swallows it.
+    task = asyncio.ensure_future(work)
+    stops: list[ExitCode] = []
+
+    def stop(code: ExitCode) -> None:
+        stops.append(code)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for signum, code in _STOPS.items():
         # nohup has the signal ignored, and so it stays.
         if signal.getsignal(signum) is not signal.SIG_IGN:
-            loop.add_signal_handler(signum, task.cancel)
-    return await work
+            loop.add_signal_handler(signum, stop, code)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if stops:
+            return stops[0]
+        raise

@@ -15,11 +15,19 @@ def worker(
             help="An Agent, or a function that returns one (default: BUB_AGENT, else a plain agent on BUB_MODEL).",
         ),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Use a server even if its eviction policy may drop tapes (BUB_FORCE).")
+    ] = False,
 ) -> None:
-    """Run turns of your agent until told to stop by Ctrl-C or SIGTERM."""
-    from bub_redis.settings import load_settings
-    from worker.telemetry import configure_logging
-    from worker.worker import run_worker
+    """Run turns of your agent until told to stop by Ctrl-C or SIGTERM.
 
+    Start as many as you like, on as many machines as you like; each runs up to BUB_MAX_JOBS turns at once. The module
+    is looked for in the current folder first: `bub-redis worker shop:agent` runs `agent` of shop.py.
+    """
+    from bub_redis.cli.embedded import command_settings
+    from bub_redis.cli.start import start
+    from worker.telemetry import configure_logging
+
+    overrides = {"agent": agent, "force": force or None}
     configure_logging()
-    run(run_worker(load_settings() if agent is None else load_settings(agent=agent)))
+    run(start(command_settings(**{name: value for name, value in overrides.items() if value is not None})))

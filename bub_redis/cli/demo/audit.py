@@ -7,7 +7,7 @@ from typing import Any
 
 from bub_redis.cli.demo.cast import Line
 from bub_redis.tape import TapeEntry
-from bub_redis.tape.receipt import RECEIPT_EVENT
+from bub_redis.tape.receipt import RECEIPT_EVENT, broken_receipts
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ class SessionAudit:
                     halves += len(set(ids) ^ set(waiting))
                     waiting = []
         return halves + len(waiting)
+
+    @property
+    def broken_receipts(self) -> int:
+        """How many receipts do not fit what stands before them."""
+        return len(broken_receipts(self.entries))
 
     @property
     def calls(self) -> int:

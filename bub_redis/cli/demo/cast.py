@@ -17,7 +17,7 @@ SUNDAY = "And on Sunday?"
 PARKING = "Thanks! Is there parking?"
 ORDER = "Where is my order A-1042? I am in on Friday only."
 NEIGHBOUR = "Then leave it with my neighbour, please."
-RETURNS = "Explain to me at length, in 150 words, how I return a parcel."
+RETURNS = "Explain at length, in 150 words, how I return a parcel."
 THANKS = "That helps, thank you!"
 
 QUICK_LINES = (

@@ -10,15 +10,16 @@ from rich.text import Text
 from bub_redis.cli.demo import redis_cli, report
 from bub_redis.cli.demo.audit import SessionAudit, by_session
 from bub_redis.cli.demo.cast import LIVE_LINES, QUICK_LINES, SLOW_LINES, Line
-from bub_redis.cli.demo.stage import SHORT_LEASE, DemoFailed, Stage, WorkerProcess, open_stage
+from bub_redis.cli.demo.stage import SHORT_LEASE, DemoFailed, Stage, open_stage
 from bub_redis.cli.demo.timeline import Timeline
 from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal
 from bub_redis.cli.rendering import entry_lines
+from bub_redis.cli.worker_process import WorkerProcess
 from bub_redis.settings import Settings
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import TapeEntry, TapeQuery
-from bub_redis.turns import Turn
+from bub_redis.turns import Frame, Turn
 
 MOST_CELLS: Final = 80
 LIMIT_S: Final = 40.0
@@ -122,11 +123,9 @@ class _Play:
         self._list([*QUICK_LINES, *lines])
         timeline = Timeline(self._terminal, began, _LIVE_CELLS)
         async for frame in self._client.follow(turn):
-            if frame.type == "started":
-                timeline.note("started", f"on {await self._runner(turn)}")
             if frame.type == "text" and first_text_s is None:
                 first_text_s = time.monotonic() - began
-            timeline.show(frame)
+            await self._show(timeline, turn, frame)
         return first_text_s
 
     async def _kill_a_worker(self, lines: Sequence[Line]) -> report.Recovery:
@@ -138,12 +137,9 @@ class _Play:
         timeline = Timeline(self._terminal, began, _SLOW_CELLS)
         pieces, killed_at, again_s = 0, None, None
         async for frame in self._client.follow(turn):
-            if frame.type == "started":
-                timeline.note("started", f"on {await self._runner(turn)}")
-            if frame.type == "restarted" and killed_at is not None:
+            if frame.type == "restarted" and killed_at is not None and again_s is None:
                 again_s = time.monotonic() - killed_at
-                timeline.note("restarted", f"on {await self._runner(turn)}, {again_s:.2f} s after the kill", "yellow")
-            timeline.show(frame)
+            await self._show(timeline, turn, frame)
             pieces += frame.type == "text"
             if pieces == _PIECES_BEFORE_KILL and killed_at is None:
                 runner = await self._runner(turn)
@@ -151,6 +147,15 @@ class _Play:
                 runner.kill()
                 timeline.note("kill -9", f"{runner}, in the middle of its text", "bold red")
         return report.Recovery(lines[0], killed_at is not None, again_s)
+
+    async def _show(self, timeline: Timeline, turn: Turn, frame: Frame) -> None:
+        match frame.type:
+            case "started":
+                timeline.note("started", f"on {await self._runner(turn)}")
+            case "restarted":
+                timeline.note("restarted", f"on {await self._runner(turn)}, from the beginning", "yellow")
+            case _:
+                timeline.show(frame)
 
     async def _runner(self, turn: Turn) -> WorkerProcess:
         """The worker that runs the turn now."""
@@ -163,7 +168,7 @@ class _Play:
     async def _show_tape(self, session: str) -> None:
         server = self._client.store.server
         key = TapeKeys(self._stage.settings.namespace, session).tape
-        connection = ("-s", str(self._stage.socket)) if self._stage.socket else ("-u", server.address)
+        connection = redis_cli.connection(server.address)
         _heading(self._terminal, f"The tape of {session}, as redis-cli shows it")
         self._terminal.print(Text(redis_cli.command_line(connection, "XRANGE", key, "-", "+"), "bold"))
         with server.outages():

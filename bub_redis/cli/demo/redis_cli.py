@@ -8,6 +8,12 @@ Reply = bytes | Sequence["Reply"]
 _NAMED = {ord("\\"): "\\\\", ord('"'): '\\"', 10: "\\n", 13: "\\r", 9: "\\t", 7: "\\a", 8: "\\b"}
 
 
+def connection(address: str) -> tuple[str, str]:
+    """The options that lead to a server, of which `address` is the URL without secrets."""
+    path = address.removeprefix("unix://")
+    return ("-u", address) if path == address else ("-s", path)
+
+
 def command_line(connection: Sequence[str], *command: str) -> str:
     """The command as a shell takes it, keys quoted."""
     return shlex.join(["redis-cli", *connection, *command])

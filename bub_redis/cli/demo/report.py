@@ -37,6 +37,7 @@ def checks(audits: Sequence[SessionAudit], recovery: Recovery, first_text_s: flo
     receipts = sum(len(audit.receipts) for audit in audits)
     calls = sum(audit.calls for audit in audits)
     half_pairs = sum(audit.half_pairs for audit in audits)
+    broken = sum(audit.broken_receipts for audit in audits)
     once = all(audit.each_once for audit in audits)
     in_order = [audit for audit in audits if audit.in_order]
     return [
@@ -44,9 +45,9 @@ def checks(audits: Sequence[SessionAudit], recovery: Recovery, first_text_s: flo
         Check("sessions", f"{len(audits)}, a tape each", all(audit.entries for audit in audits)),
         Check(
             "entries",
-            f"{sum(len(audit.entries) for audit in audits)}; {_count(calls, 'tool call')}, "
-            f"{_count(half_pairs, 'half pair')}",
-            half_pairs == 0,
+            f"{sum(len(audit.entries) for audit in audits)}: {_count(calls, 'tool call')}, "
+            f"{_count(half_pairs, 'half pair')}, {_count(broken, 'broken digest')}",
+            half_pairs == 0 and broken == 0,
         ),
         Check("order kept", f"in {len(in_order)} of {len(audits)} sessions", len(in_order) == len(audits)),
         _recovered(audits, recovery),

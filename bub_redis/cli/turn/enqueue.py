@@ -1,22 +1,46 @@
 """`bub-redis turn enqueue`."""
 
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from bub_redis.cli.connect import connected
 from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal, print_json
 from bub_redis.cli.turn.follow import follow_turn
+from worker.load import check_model
 
 
-async def enqueue_turn(
-    session: str, text: str, *, turn_id: str | None, model: str | None, follow: bool, as_json: bool
-) -> ExitCode:
+@dataclass(frozen=True)
+class Sent:
+    """What is sent."""
+
+    session: str
+    text: str
+    turn_id: str | None
+    model: str | None
+    options: Mapping[str, Any]
+    state: Mapping[str, Any]
+    metadata: Mapping[str, Any]
+
+
+async def enqueue_turn(sent: Sent, *, follow: bool, as_json: bool) -> ExitCode:
     """Put the turn on its session's list and say so; with `follow`, show it to its end.
 
-    Raises InvalidInput, Conflict, and what `connected` raises.
+    Raises InvalidInput, Conflict, QueueFull, ConfigError for a model of an unknown provider, and what `connected`
+    raises.
     """
+    model = None if sent.model is None else check_model(sent.model)
     async with connected() as client:
-        turn = await client.enqueue(session, text, turn_id=turn_id, model=model)
+        turn = await client.enqueue(
+            sent.session,
+            sent.text,
+            turn_id=sent.turn_id,
+            model=model,
+            options=sent.options,
+            state=sent.state,
+            metadata=sent.metadata,
+        )
         if as_json:
             print_json(asdict(turn))
         else:

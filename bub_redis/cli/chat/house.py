@@ -1,0 +1,99 @@
+"""Where a conversation takes place: a server that is there, or one of chat's own with a worker beside it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from bub_redis.cli.connect import connected
+from bub_redis.cli.embedded import command_settings, listens, serving
+from bub_redis.cli.output import note
+from bub_redis.cli.worker_process import WorkerProcess, start_worker
+from bub_redis.errors import InvalidInput
+from bub_redis.settings import Settings, load_settings, variable
+from bub_redis.turns.overview import QueueOverview
+from worker.load import check_model
+
+_ECHO = "bub_redis.cli.chat.echo:agent"
+
+
+@dataclass
+class House:
+    """The servers, and the worker where chat runs it."""
+
+    settings: Settings
+    model: str | None = None
+    """The model that each turn asks for; None for the workers' own."""
+    worker: WorkerProcess | None = None
+    _agent: str | None = None
+    _logs: Path | None = None
+
+    async def start_worker(self) -> None:
+        """Start the worker, in place of one that ended. Raises WorkerFailed."""
+        if self._logs is None:
+            return
+        variables = {variable("redis_url"): self.settings.queue_address}
+        if self.model is not None:
+            variables[variable("model")] = self.model
+        self.worker = start_worker("the worker", self._logs / "worker.log", self._agent, variables)
+        await self.worker.ready()
+
+    def end(self) -> None:
+        """End the worker; may be repeated."""
+        if self.worker is not None:
+            self.worker.end()
+
+
+@contextmanager
+def open_house(*, model: str | None, agent: str | None) -> Iterator[House]:
+    """Find the servers, or start one and a worker; what was started ends with the block. Says what it did in one line.
+
+    Raises ConfigError, InvalidInput, Outage, ServerUnfit, WorkerFailed.
+    """
+    if model is not None:
+        check_model(model)
+    settings = command_settings()
+    if not settings.model_fields_set.isdisjoint({"redis_url", "tape_url"}) or listens(settings.queue_address):
+        yield _found(settings, asyncio.run(_workers(settings)), model, agent)
+        return
+    with ExitStack() as stack:
+        url = stack.enter_context(serving(settings.home))
+        if url is None:
+            settings = command_settings()
+            yield _found(settings, asyncio.run(_workers(settings)), model, agent)
+            return
+        house = House(
+            load_settings(redis_url=url),
+            model,
+            _agent=agent or settings.agent or (None if model or settings.model else _ECHO),
+            _logs=Path(stack.enter_context(TemporaryDirectory(prefix="bub-chat-"))),
+        )
+        stack.callback(house.end)
+        asyncio.run(house.start_worker())
+        scripted = "; no model is set (BUB_MODEL), so a script answers" if house._agent == _ECHO else ""
+        data = _short(settings.home / "server")
+        note(f"started a server, data in {data}, and a worker: both end with this chat{scripted}")
+        yield house
+
+
+async def _workers(settings: Settings) -> int:
+    async with connected(settings) as client:
+        return len(await QueueOverview(client.queue).workers())
+
+
+def _found(settings: Settings, workers: int, model: str | None, agent: str | None) -> House:
+    if agent is not None:
+        raise InvalidInput(
+            "--agent is for the worker that chat starts; on a server that is there, start your own workers"
+        )
+    if not workers:
+        note("no worker runs yet, so turns wait: start one with `bub-redis worker MODULE:ATTRIBUTE`")
+    return House(settings, model)
+
+
+def _short(path: Path) -> str:
+    """A path as a person writes it."""
+    home = Path.home()
+    return str(Path("~") / path.relative_to(home)) if path.is_relative_to(home) else str(path)

@@ -1,0 +1,91 @@
+"""`bub-redis doctor`: everything looked at in order, also where an earlier thing is wrong, and told."""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+from rich.text import Text
+
+from bub_redis.cli.doctor.checks import (
+    Finding,
+    arq_findings,
+    lease_finding,
+    queue_keys,
+    rights_finding,
+    server_findings,
+    tape_keys,
+    work_findings,
+)
+from bub_redis.cli.embedded import command_settings
+from bub_redis.cli.exits import ExitCode
+from bub_redis.cli.output import Terminal, one_line, print_json
+from bub_redis.errors import BubError
+from bub_redis.settings import given_settings
+from bub_redis.storage.client import RedisServer
+from bub_redis.storage.health import Health, survey
+from bub_redis.turns import TurnClient
+from bub_redis.turns.overview import QueueOverview
+
+_MARKS = {"ok": ("ok     ", "green"), "warning": ("warning", "yellow"), "problem": ("PROBLEM", "bold red")}
+
+
+async def examine(*, as_json: bool) -> ExitCode:
+    """Print the findings; SERVER if one is a problem. Raises ConfigError for settings that cannot be read."""
+    terminal = Terminal()
+    sound = True
+    async for finding in _findings():
+        sound = sound and finding.level != "problem"
+        if as_json:
+            print_json(asdict(finding))
+        else:
+            _show(terminal, finding)
+    return ExitCode.OK if sound else ExitCode.SERVER
+
+
+def _show(terminal: Terminal, finding: Finding) -> None:
+    mark, style = _MARKS[finding.level]
+    terminal.print(Text.assemble((mark, style), f"  {one_line(finding.what):<17}  {one_line(finding.found)}"))
+    if finding.remedy:
+        terminal.print(Text(f"{'':<9}→ {finding.remedy}", style="yellow"))
+
+
+async def _findings() -> AsyncIterator[Finding]:
+    settings = command_settings()
+    given = ", ".join(name for name in given_settings() if name != "home") or "none: all are defaults"
+    yield Finding("settings", "ok", f"valid; given: {given}")
+    async with TurnClient(settings) as client:
+        sides = [("queue", client.server, queue_keys(settings.namespace))]
+        if client.store.server is client.server:
+            sides[0][2].extend(tape_keys(settings.namespace))
+        else:
+            sides.append(("tape", client.store.server, tape_keys(settings.namespace)))
+        healths: list[Health] = []
+        for side, server, keys in sides:
+            async for found in _side(side, server, keys, healths):
+                yield found
+        if len(healths) < len(sides):
+            return
+        yield lease_finding(settings, healths)
+        for finding in arq_findings(healths[0]):
+            yield finding
+        for finding in await _work(QueueOverview(client.queue)):
+            yield finding
+
+
+async def _work(overview: QueueOverview) -> list[Finding]:
+    try:
+        return list(work_findings(await overview.counts(), await overview.workers(), await overview.turns()))
+    except BubError as error:
+        return [Finding("workers", "problem", str(error))]
+
+
+async def _side(side: str, server: RedisServer, keys: list[str], healths: list[Health]) -> AsyncIterator[Finding]:
+    try:
+        await server.check(force=True)
+        health = await survey(server)
+    except BubError as error:
+        yield Finding(f"{side} server", "problem", str(error))
+        return
+    healths.append(health)
+    for finding in server_findings(side, health):
+        yield finding
+    yield await rights_finding(side, server, keys)

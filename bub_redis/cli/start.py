@@ -1,0 +1,23 @@
+"""What `bub-redis worker` does."""
+
+import structlog
+
+from bub_redis.cli.connect import connected
+from bub_redis.cli.doctor.checks import CLOCK_LIMIT_S
+from bub_redis.settings import Settings
+from worker.worker import run_worker
+
+log = structlog.get_logger(__name__)
+
+
+async def start(settings: Settings) -> None:
+    """Run a worker until it is told to stop; warns where a clock would make the dates on tapes misleading.
+
+    Raises ConfigError, Outage or ServerUnfit if it cannot start.
+    """
+    async with connected(settings) as client:
+        for server in {client.server, client.store.server}:
+            ahead_s = await server.clock_ahead_s()
+            if abs(ahead_s) > CLOCK_LIMIT_S:
+                log.warning("clock.differs", server=server.address, ahead_s=round(ahead_s, 1), remedy="set both by NTP")
+    await run_worker(settings)

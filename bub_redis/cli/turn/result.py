@@ -1,0 +1,35 @@
+"""`bub-redis turn result`."""
+
+from datetime import timedelta
+
+from bub_redis.cli.connect import connected
+from bub_redis.cli.exits import ExitCode
+from bub_redis.cli.output import Terminal, note, print_json, printable
+from bub_redis.errors import TimedOut
+
+_OPEN = frozenset({"queued", "running", "steering"})
+
+
+async def print_result(session: str, turn_id: str, *, wait_s: float, as_json: bool) -> ExitCode:
+    """Print how the turn ended; OK if it completed, else FAILED.
+
+    Raises TimedOut if it has not ended, NotFound, and what `connected` raises.
+    """
+    async with connected() as client:
+        turn = client.turn(session, turn_id)
+        standing = await client.queue.standing(turn)
+        if standing is not None and standing.status in _OPEN and not wait_s:
+            raise TimedOut(f"turn {turn_id!r} has not ended; wait for it with --wait SECONDS")
+        try:
+            ended = await client.result(turn, timeout=timedelta(seconds=wait_s) if wait_s else None)
+        except TimeoutError:
+            raise TimedOut(f"turn {turn_id!r} has not ended within {wait_s:g} s; it goes on") from None
+    if as_json:
+        print_json(ended.as_dict())
+    elif ended.text is not None:
+        Terminal().print(printable(ended.text))
+    if ended.status == "completed":
+        return ExitCode.OK
+    if not as_json:
+        note(f"{ended.status}: {ended.error}" if ended.error else ended.status)
+    return ExitCode.FAILED

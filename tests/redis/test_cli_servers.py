@@ -1,0 +1,96 @@
+"""Servers that cannot be used: every command says in one line what is wrong and what to do, and changes nothing."""
+
+import socketserver
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bub_redis.testing import EmbeddedServer
+from tests.redis.commands import bub_redis, complaint, environment, invoke
+
+COMMANDS = {
+    "turn enqueue": ("turn", "enqueue", "s", "hi"),
+    "tape show": ("tape", "show", "s"),
+    "worker": ("worker", "tests.redis.agents:agent"),
+    "demo": ("demo",),
+}
+every_command = pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS)
+
+
+class OldServer(socketserver.StreamRequestHandler):
+    """A Redis 6.2 as far as INFO goes."""
+
+    def handle(self) -> None:
+        while header := self.rfile.readline():
+            parts = [self._part() for _ in range(int(header[1:]))]
+            self.wfile.write(b"$20\r\nredis_version:6.2.14\r\n" if parts[0] == b"INFO" else b"+OK\r\n")
+
+    def _part(self) -> bytes:
+        length = int(self.rfile.readline()[1:])
+        return self.rfile.read(length + 2)[:-2]
+
+
+@pytest.fixture
+def old_server() -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), OldServer) as serving:
+        serving.daemon_threads = True
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"redis://127.0.0.1:{serving.server_address[1]}/0"
+        serving.shutdown()
+
+
+@pytest.fixture(scope="module")
+def locked_server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(appendonly=False, args=["--requirepass", "the-right-one"]) as started:
+        yield started
+
+
+def refusal(arguments: tuple[str, ...], url: str) -> tuple[int, str]:
+    # A worker sets up the logging of its process.
+    run = bub_redis if arguments[0] == "worker" else invoke
+    refused = run(*arguments, env=environment(BUB_REDIS_URL=url))
+    return refused.returncode, complaint(refused)
+
+
+@every_command
+def test_a_server_that_is_not_there(arguments: tuple[str, ...]) -> None:
+    code, said = refusal(arguments, "redis://user:secret@127.0.0.1:1/0")
+    assert code == 5
+    assert said == "no answer from redis://127.0.0.1:1/0 (connection refused); is the server running and the URL right?"
+
+
+@every_command
+def test_a_server_that_is_too_old(arguments: tuple[str, ...], old_server: str) -> None:
+    code, said = refusal(arguments, old_server)
+    assert code == 5
+    assert said.endswith("is Redis 6.2.14; Redis 7.0 or Valkey 7.2 at least is needed")
+
+
+@every_command
+def test_a_wrong_password(arguments: tuple[str, ...], locked_server: EmbeddedServer) -> None:
+    code, said = refusal(arguments, f"unix://:wrong-one@{locked_server.socket_path}")
+    assert code == 2
+    assert said.endswith("refuses the user or password; mend the ones in the URL")
+    assert "wrong-one" not in said
+
+
+@every_command
+def test_no_password_where_one_is_wanted(arguments: tuple[str, ...], locked_server: EmbeddedServer) -> None:
+    code, said = refusal(arguments, locked_server.url)
+    assert code == 2
+    assert "wants a password; put it into the URL" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cause"),
+    [
+        ("BUB_REDIS_URL", "http://localhost", "is no Redis URL; write redis://"),
+        ("BUB_NAMESPACE", "a:b", "BUB_NAMESPACE: "),
+        ("BUB_LEASE_S", "1", "BUB_LEASE_S (1) must be at least 3 times BUB_BEAT_S (3)"),
+    ],
+)
+def test_a_setting_that_is_wrong(name: str, value: str, cause: str) -> None:
+    refused = invoke("tape", "show", "s", env=environment(None, **{name: value}))
+    assert refused.returncode == 2
+    assert cause in complaint(refused)

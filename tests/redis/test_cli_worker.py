@@ -1,0 +1,194 @@
+"""`bub-redis worker`: it runs what is named, says what is wrong with what is not there, and ends when told to."""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from bub_redis.errors import ConfigError
+from bub_redis.settings import Settings, load_settings
+from bub_redis.testing import EmbeddedServer
+from bub_redis.turns import TurnClient
+from tests.redis.commands import bub_redis, complaint, environment, invoke, start
+from worker.load import load_agent
+
+SOON = timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+async def test_it_runs_turns_until_it_is_told_to_stop(
+    client: TurnClient, settings: Settings, signum: signal.Signals
+) -> None:
+    env = environment(settings, BUB_AGENT="tests.redis.agents:agent")
+    worker = start("worker", env=env)
+    try:
+        result = await client.result(await client.enqueue("s", "hello"), timeout=SOON)
+        assert result.text == "echo: hello"
+        worker.send_signal(signum)
+        _, log = await asyncio.to_thread(worker.communicate, None, 10)
+        assert worker.returncode == 0
+        assert "worker.stopped" in log
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+def test_what_is_named_wins_over_the_environment(settings: Settings) -> None:
+    env = environment(settings, BUB_AGENT="tests.redis.agents:agent")
+    refused = bub_redis("worker", "tests.redis.agents:nobody", env=env)
+    assert "'nobody'" in complaint(refused)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cause"),
+    [
+        ("no_such_module:agent", "no module 'no_such_module'"),
+        ("tests.redis.agents:nobody", "tests.redis.agents has no 'nobody'; agents found there: agent"),
+        ("tests.redis.agents:wait", "tests.redis.agents:wait is a Tool; an Agent, or a function returning one"),
+        ("tests.redis.agents:answer", "tests.redis.agents:answer cannot be called without arguments"),
+        ("tests.redis.agents", "'tests.redis.agents' is no module:attribute"),
+    ],
+)
+def test_nothing_to_run_at_that_name(settings: Settings, spec: str, cause: str) -> None:
+    refused = bub_redis("worker", spec, env=environment(settings))
+    assert refused.returncode == 2
+    assert cause in complaint(refused)
+
+
+def test_nothing_named_at_all(settings: Settings) -> None:
+    refused = bub_redis("worker", env=environment(settings))
+    assert refused.returncode == 2
+    assert "name an agent as module:attribute, or a model in BUB_MODEL" in complaint(refused)
+
+
+async def runs(settings: Settings, client: TurnClient, folder: Path, spec: str) -> None:
+    """A worker in that folder runs turns of the agent that `spec` names there."""
+    env = environment(settings, PYTHONPATH=str(Path(__file__).parents[2]))
+    worker = start("worker", spec, env=env, cwd=folder)
+    try:
+        assert (await client.result(await client.enqueue("s", "hello"), timeout=SOON)).text == "echo: hello"
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+async def test_a_worker_py_of_the_users_lives_beside_ours(
+    client: TurnClient, settings: Settings, tmp_path: Path
+) -> None:
+    source = "import worker.settings\nfrom tests.redis.agents import agent as mine\n"
+    (tmp_path / "worker.py").write_text(source, encoding="utf-8")
+    await runs(settings, client, tmp_path, "worker:mine")
+
+
+async def test_a_package_of_the_users_called_worker_too(client: TurnClient, settings: Settings, tmp_path: Path) -> None:
+    package = tmp_path / "worker"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "tools.py").write_text("from tests.redis.agents import agent\n", encoding="utf-8")
+    (package / "shop.py").write_text("from .tools import agent\n\n\nclass Shop:\n    agent = agent\n", encoding="utf-8")
+    await runs(settings, client, tmp_path, "worker.shop:Shop.agent")
+
+
+@pytest.mark.parametrize(
+    ("source", "spec", "said"),
+    [
+        ("x = 1", "worker:agent", "worker has no 'agent'; agents found there: none"),
+        ("x = 1", "worker.shop:agent", "no module 'worker.shop' in "),
+        ("def (", "worker:agent", "worker cannot be imported: SyntaxError in {folder}/worker.py line 1"),
+        ("\n1 / 0", "worker:agent", "ZeroDivisionError in {folder}/worker.py line 2: division by zero"),
+        ("import no_such_thing", "worker:agent", "worker.py line 1: No module named 'no_such_thing'"),
+        ("x = 1", "worker.py:agent", "'worker.py' is a file; name the module: `worker:agent`"),
+        ("x = 1", "shop/worker.py:agent", "'shop/worker.py' is a file; name the module: `shop.worker:agent`"),
+        (
+            "from bub_redis import Agent\nagent = Agent(model='nobody:x')",
+            "worker:agent",
+            "there is no provider 'nobody'",
+        ),
+        ("from bub_redis import Agent\nagent = Agent(fallbacks=['x'])", "worker:agent", "'x' is no model"),
+        ("async def agent():\n    return 5", "worker:agent", "worker:agent is a int; an Agent, or a function"),
+    ],
+)
+async def test_what_is_wrong_with_the_users_module_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, spec: str, said: str
+) -> None:
+    (tmp_path / "worker.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "_users_worker", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        await load_agent(load_settings(agent=spec))
+    monkeypatch.delitem(sys.modules, "_users_worker", raising=False)
+    assert said.format(folder=tmp_path) in str(caught.value)
+
+
+def test_a_server_that_may_drop_tapes_is_refused_unless_forced() -> None:
+    """Case 139: eviction policies that can drop tapes."""
+    with EmbeddedServer(args=["--maxmemory-policy", "allkeys-lru"]) as evicting:
+        env = environment(None, BUB_REDIS_URL=evicting.url)
+        refused = bub_redis("worker", "tests.redis.agents:agent", env=env)
+        assert refused.returncode == 5
+        assert complaint(refused).endswith(
+            "may drop tapes when its memory is full (maxmemory-policy allkeys-lru); "
+            "set maxmemory-policy noeviction, or take the risk with BUB_FORCE=1"
+        )
+        assert invoke("turn", "enqueue", "s", "hi", env=env).returncode == 5
+        assert invoke("turn", "enqueue", "s", "hi", env=env | {"BUB_FORCE": "1"}).returncode == 0
+        forced = start("worker", "tests.redis.agents:agent", "--force", env=env)
+        assert forced.stderr is not None
+        assert "server.may_drop_tapes" in forced.stderr.readline()
+        assert "worker.ready" in forced.stderr.readline()
+        forced.terminate()
+        forced.communicate()
+
+
+@pytest.fixture
+def refusing_provider() -> Iterator[str]:
+    """A provider that takes no key."""
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = b'{"error": {"message": "Incorrect API key provided: k-123456789"}}'
+            self.send_response(401)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as serving:
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{serving.server_address[1]}/v1"
+        serving.shutdown()
+
+
+def test_a_refused_key_is_a_failed_turn_that_names_the_variable(settings: Settings, refusing_provider: str) -> None:
+    env = environment(
+        settings,
+        BUB_MODEL="openai:gpt-5",
+        REPUBLIC_OPENAI_API_BASE=refusing_provider,
+        REPUBLIC_OPENAI_API_KEY="k-123456789",
+    )
+    worker = start("worker", env=env)
+    try:
+        failed = invoke("turn", "enqueue", "s", "hi", "--follow", env=env)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert failed.returncode == 1
+    said = failed.stdout.splitlines()[-1]
+    assert "HTTP 401: Incorrect API key provided: ***; set REPUBLIC_OPENAI_API_KEY to a key that may use this" in said
+
+
+async def test_the_agent_may_be_in_the_current_folder_and_made_by_a_function(
+    client: TurnClient, settings: Settings, tmp_path: Path
+) -> None:
+    source = "from tests.redis.agents import agent\n\nasync def make():\n    return agent\n"
+    (tmp_path / "shop.py").write_text(source, encoding="utf-8")
+    await runs(settings, client, tmp_path, "shop:make")
