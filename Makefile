@@ -14,21 +14,21 @@ demo: $(INSTALLED) ## turns on two workers, one of them killed on the way, in a 
 	@$(VENV)/bin/bub-redis demo
 
 test: $(INSTALLED) ## the tests, without the slow ones
-	@$(VENV)/bin/pytest -q -m "not slow"
+	@$(VENV)/bin/pytest -q -n 2 -m "not slow"
 
-test-all: $(INSTALLED) ## all tests
-	@$(VENV)/bin/pytest -q
+test-all: $(INSTALLED) ## all tests, also the slow ones
+	@$(VENV)/bin/pytest -q -n 2
 
 check: $(INSTALLED) ## lint, format and types
 	@$(VENV)/bin/ruff check
 	@$(VENV)/bin/ruff format --check
 	@$(VENV)/bin/mypy
 
-bench: ## measurements beside what one would use instead
-	@echo "not yet: the benchmarks come with an issue of their own"
+bench: $(INSTALLED) ## measurements beside what one would use instead; ONLY=row, QUICK=1 for a first look
+	@$(VENV)/bin/python -m benchmarks $(if $(QUICK),--quick) $(foreach row,$(ONLY),--only $(row))
 
-chaos: ## workers and servers killed at random, for long
-	@echo "not yet: the chaos run comes with an issue of its own"
+chaos: $(INSTALLED) ## workers and servers killed at random for a minute; SEED=n repeats a run
+	@$(VENV)/bin/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 
 clean: ## remove .venv, caches and build results
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
