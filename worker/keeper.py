@@ -161,13 +161,14 @@ class LeaseKeeper:
 
     async def _stopped(self, queue: TurnQueue, kept: list[RunningTurn]) -> list[tuple[RunningTurn, Stop]]:
         """Renew the leases; which of the turns are to stop, and why."""
+        # One that is being started is not the running one yet, also if it is by the time of the answer.
+        asked_as_started = [running.started for running in kept]
         beats = await queue.beat([running.attempt for running in kept], self._worker)
         reasons = {Beat.LOST: Stop.LOST, Beat.CANCEL: Stop.CANCEL}
-        # One that is being started is not the running one yet.
         return [
             (running, reasons[beat])
-            for running, beat in zip(kept, beats, strict=True)
-            if beat in reasons and running.started
+            for running, beat, started in zip(kept, beats, asked_as_started, strict=True)
+            if beat in reasons and started
         ]
 
     async def _renew_locks(self, lock: SessionLock) -> None:
