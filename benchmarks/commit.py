@@ -77,7 +77,7 @@ async def _commit_row(stage: Stage, store: RedisTapeStore, client: Redis, size: 
     over, commit = mine.over(theirs), series(laps_s)
     wanted = {50: ">= 1.00 ×; p50 <= 5 ms", 500: ">= 1.00 ×"}.get(size)
     return Row(
-        f"commit of {size} entries of 1 KB, beside a bare MULTI of the same XADDs",
+        f"commit of {size} {'entry' if size == 1 else 'entries'} of 1 KB, beside a bare MULTI of the same XADDs",
         f"{rate(mine, ' entries/s')}; {times(commit, 99)}",
         rate(theirs, " entries/s"),
         ratio(over),

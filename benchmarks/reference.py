@@ -28,7 +28,7 @@ class Software:
 SOFTWARE = {
     "arq": Software(("arq==0.28.0", "hiredis"), "arq_side.py"),
     # SAQ imports typing_extensions without asking for it.
-    "saq": Software(("saq[hiredis]>=0.26,<0.27", "typing_extensions"), "saq_side.py"),
+    "saq": Software(("saq[hiredis,redis]>=0.26,<0.27", "typing_extensions"), "saq_side.py"),
     "openai-agents": Software(("openai-agents[redis]>=0.24,<0.25", "hiredis"), "session_side.py"),
     "bub": Software(("bub==0.6.0a3",), "bub_side.py", python=(3, 12)),
 }
