@@ -1,17 +1,14 @@
 """The fork of a worker's turn: its overlay is logged in the turn's journal, from which the next attempt refills it."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
-from bub_redis.errors import Conflict, Outage
 from bub_redis.storage.journal import Journal, Record
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
-from bub_redis.tape.query import TapeQuery
 from bub_redis.turns.frames import stream_order
 
 log = structlog.get_logger(__name__)
@@ -26,8 +23,6 @@ class TurnFork(Fork):
     """A fork that logs every change of its overlay, in order. `flush` makes durable what was logged."""
 
     _journal: Journal | None = None
-    failure: BaseException | None = None
-    """The last outage or lost fence that this fork met: what user code raises of that kind is its own affair."""
     stopped: Callable[[], bool] = staticmethod(lambda: False)
     """Whether the run was told to stop."""
 
@@ -58,24 +53,9 @@ class TurnFork(Fork):
             self.note(_BEGUN, {"generation": generation})
         return notes
 
-    @contextmanager
-    def noting_failure(self) -> Iterator[None]:
-        """Remember what goes wrong between this fork and the servers."""
-        try:
-            yield
-        except (Outage, Conflict) as error:
-            self.failure = error
-            raise
-
-    async def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
-        """Answer as one tape that holds parent and overlay. Raises NotFound, Outage, Conflict after a reset."""
-        with self.noting_failure():
-            return await super().fetch_all(query)
-
     async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
         """Append to the overlay and to the log; to the store itself for any other tape. Raises InvalidInput."""
-        with self.noting_failure():
-            appended = await super().append(tape, *entries)
+        appended = await super().append(tape, *entries)
         if self._journal and self.holds(tape):
             self._logged += [Record(tape, entry.encode()) for entry in appended]
         return appended
@@ -126,8 +106,7 @@ class TurnFork(Fork):
             if not logged:
                 return
             try:
-                with self.noting_failure():
-                    await self._journal.write(logged)
+                await self._journal.write(logged)
             except BaseException:
                 self._logged = logged + self._logged
                 raise

@@ -113,8 +113,7 @@ class TurnInbox:
 
     async def waiting(self) -> Sequence[Steer]:
         """The messages that were not used yet, in order. Raises Outage."""
-        with self._fork.noting_failure():
-            steers = await self._queue.steers(self._turn, self.used)
+        steers = await self._queue.steers(self._turn, self.used)
         return [Steer(steer.prompt, steer.id) for steer in steers]
 
     async def taken(self, count: int) -> None:

@@ -17,7 +17,7 @@ import structlog
 from bub_redis import faults
 from bub_redis.agent import Agent
 from bub_redis.agent.resume import Resume
-from bub_redis.errors import BubError, Conflict, Fenced, Outage
+from bub_redis.errors import BubError, Fenced, Outage
 from bub_redis.settings import Settings
 from bub_redis.storage.journal import Journal
 from bub_redis.storage.lock import Committed
@@ -143,7 +143,7 @@ class TurnRunner:
             else:
                 work = self._work(started, replace(tape, store=fork), fork, frames, inbox, resume)
                 failure = await running.work(work)
-                ended = self._end(running.reason, failure, fork)
+                ended = self._end(running.reason, failure)
         finally:
             await frames.close()
         match ended:
@@ -185,10 +185,11 @@ class TurnRunner:
                     frames.put(event.kind, event.data)
                 faults.point(f"during-{event.kind}")
 
-    def _end(self, reason: Stop | None, failure: BaseException | None, fork: TurnFork) -> End | Stop:
+    def _end(self, reason: Stop | None, failure: BaseException | None) -> End | Stop:
         """Decide what becomes of the fork, by why the work ended: the end to merge, or the reason to drop it.
 
-        Raises the failure where it is the fork's, not the turn's own: an outage, a lost fence, a tape that was reset.
+        Raises an outage, whoever met it. A conflict may be user code's own, so it is an end like any other failure: if
+        the fence was lost or the tape reset, the merge is refused.
         """
         match reason, failure:
             case Stop.LOST, _:
@@ -201,7 +202,7 @@ class TurnRunner:
                 return End(
                     "failed", f"the turn ran for {self._settings.turn_limit_s:g} s, the longest allowed", kind="limit"
                 )
-            case _, Outage() | Conflict() if failure is fork.failure:
+            case _, Outage():
                 raise failure
             case _, None:
                 return End("completed")

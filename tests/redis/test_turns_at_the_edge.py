@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bub_redis.agent import Agent, events
-from bub_redis.errors import Conflict, InvalidInput, SessionBusy
+from bub_redis.errors import Conflict, InvalidInput, Outage, SessionBusy
 from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.keys import QueueKeys, TapeKeys
 from bub_redis.storage.script import Script
@@ -75,7 +75,7 @@ async def test_a_lost_reply_to_start_is_no_crash(client: TurnClient, settings: S
 
 
 async def test_a_conflict_of_the_applications_own_fails_the_turn(client: TurnClient, settings: Settings) -> None:
-    """Only what goes wrong between the fork and its servers is handed back, or it would be for ever."""
+    """It is not handed back, or it would be for ever; a conflict of the fork's own is what the merge refuses."""
 
     def meddle(_: events.LLMCallStarted) -> None:
         raise Conflict("the application sent a turn twice")
@@ -86,6 +86,24 @@ async def test_a_conflict_of_the_applications_own_fails_the_turn(client: TurnCli
     async with working(settings, meddling):
         result = await client.result(turn, timeout=SOON)
     assert (result.status, result.error) == ("failed", "the application sent a turn twice")
+
+
+async def test_an_outage_that_a_handler_meets_is_handed_back(client: TurnClient, settings: Settings) -> None:
+    """Wherever in the turn a server does not answer, it is no failure of the turn."""
+    met: list[str] = []
+
+    def look(event: events.LLMCallStarted) -> None:
+        met.append(event.run_id)
+        if len(met) == 1:
+            raise Outage("no answer")
+
+    looking = Agent(model=ScriptedModel(say("fine")))
+    looking.events.on(events.LLMCallStarted, look)
+    turn = await client.enqueue("s", "hello", turn_id="m1")
+    async with working(settings, looking):
+        result = await client.result(turn, timeout=SOON)
+    assert (result.status, result.receipt and result.receipt.attempt) == ("completed", 2)
+    assert await committed_turns(client.store, "s", {"m1": "hello"}) == ["m1"]
 
 
 @pytest.mark.parametrize("session", ["x__sidecar_", "x__sidecar", "__sidecar"])
