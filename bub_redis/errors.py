@@ -26,7 +26,6 @@ class Action(StrEnum):
     """What the caller of a failed operation should do."""
 
     RETRY = "retry"
-    TELL_MODEL = "tell the model"
     STOP = "stop"
 
 

@@ -73,7 +73,7 @@ class SessionLock:
     ) -> Grant | Committed:
         """Take the session at once, or learn that `holder` is committed. Repeating it gives the same grant.
 
-        Raises SessionBusy if a library fork, or an attempt of an equal or higher dispatch number, holds the session,
+        Raises SessionBusy if anybody but an earlier attempt of the same turn, by dispatch number, holds the session,
         and with `between_turns` also if a turn is open that nobody works on now; TapeBlocked, Outage.
         """
         keys = TapeKeys(self._namespace, tape)

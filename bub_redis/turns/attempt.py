@@ -58,7 +58,6 @@ class Standing:
     attempt: int
     worker: str | None
     """Who started it last; None before its first start."""
-    result: bytes | None
 
 
 @dataclass(frozen=True)

@@ -259,12 +259,12 @@ class TurnQueue:
         """What is known of the turn now; None if nothing is (it ended long ago, or never was)."""
         with self.server.outages():
             async with self.server.commands.pipeline(transaction=True) as pipe:
-                pipe.hmget(self._keys.turn(turn.full_id), ["status", "attempt", "worker", "result"])
+                pipe.hmget(self._keys.turn(turn.full_id), ["status", "attempt", "worker"])
                 pipe.lpos(self._keys.queue(turn.tape), turn.full_id)
-                (status, attempt, worker, result), place = await pipe.execute()
+                (status, attempt, worker), place = await pipe.execute()
         if status is None:
             return None
-        return Standing(status.decode(), place, int(attempt), worker and worker.decode(), result)
+        return Standing(status.decode(), place, int(attempt), worker and worker.decode())
 
     async def dead(self, most: int) -> list[DeadTurn]:
         """Turns that ended as poison, newest first."""
