@@ -4,9 +4,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx2
-from republic import ChatModel
+from republic import ChatModel, Response, TokenUsage, assistant
+from republic.events import Completed, Event, TextDelta, UsageDelta
 from republic.formats.chat import ChatFormat
 from republic.providers import OpenAICompatible
 
@@ -15,17 +18,50 @@ from bub_redis.testing import ModelRequest, Reply, ScriptedModel, say
 
 DELTAS = 50
 DELTA_S = 0.2
+_ANSWER = "Your order left the house."
 
 
-def _at_once(_request: ModelRequest) -> Reply:
-    # What a model was asked is kept by it, for tests; a worker that runs for hours would hold it all.
-    at_once_model.requests.clear()
-    return say("Your order left the house.", chunks=1, usage=(120, 12))
+class _Provider(OpenAICompatible):
+    name = "benchmark"
+    DEFAULT_API_BASE = "http://benchmark.invalid/v1"
+    MODELS_PATH = None
+
+    async def close(self) -> None:
+        """Stay usable for the other turns."""
 
 
-at_once_model = ScriptedModel(_at_once)
-at_once = Agent(model=at_once_model, name="at-once")
+class _AtOnce(ChatModel):
+    """A model that costs nothing: no request and no stream to read, only the events of an answer."""
+
+    def __init__(self) -> None:
+        super().__init__(_Provider(http_client=httpx2.AsyncClient(trust_env=False)), "at-once", ChatFormat())
+        usage = TokenUsage(input_tokens=120, output_tokens=12)
+        response: Response[Any] = Response(assistant(_ANSWER), usage, finish_reason="stop")
+        self._events: tuple[Event, ...] = (TextDelta(_ANSWER), UsageDelta(usage), Completed(response))
+
+    @asynccontextmanager
+    async def stream(self, *_: Any, **__: Any) -> AsyncIterator[AsyncIterator[Event]]:  # type: ignore[override]
+        """The answer, whatever was asked."""
+        yield self._answer()
+
+    async def _answer(self) -> AsyncIterator[Event]:
+        for event in self._events:
+            yield event
+
+
+at_once = Agent(model=_AtOnce(), name="at-once")
 """Answers at once, in one piece."""
+
+
+def _respond_at_once(_request: ModelRequest) -> Reply:
+    # What a model was asked is kept by it, for tests; a worker that runs for hours would hold it all.
+    _scripted.requests.clear()
+    return say(_ANSWER, chunks=1, usage=(120, 12))
+
+
+_scripted = ScriptedModel(_respond_at_once)
+over_client = Agent(model=_scripted, name="over-client")
+"""The same over Republic's own client: a request is made and a stream of events read, all in the process."""
 
 
 def _slowly(_request: ModelRequest) -> Reply:
@@ -34,15 +70,6 @@ def _slowly(_request: ModelRequest) -> Reply:
 
 slowly = Agent(model=ScriptedModel(_slowly), name="slowly")
 """Answers for a minute, ten pieces a second."""
-
-
-class _Provider(OpenAICompatible):
-    name = "clock"
-    DEFAULT_API_BASE = "http://clock.invalid/v1"
-    MODELS_PATH = None
-
-    async def close(self) -> None:
-        """Stay usable for the other turns."""
 
 
 class _Ticking(httpx2.AsyncByteStream):

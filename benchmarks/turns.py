@@ -20,6 +20,7 @@ _PRODUCERS = 50
 _TURNS_PER_SESSION = 10
 _LOOK_S = 0.005
 _AT_ONCE = "benchmarks.agents:at_once"
+_OVER_CLIENT = "benchmarks.agents:over_client"
 
 
 async def enqueueing(stage: Stage) -> AsyncIterator[Row | Skipped]:
@@ -88,12 +89,15 @@ async def throughput(stage: Stage) -> AsyncIterator[Row | Skipped]:
             rounds = max(2, sizes.rounds // 2)
             no_op, single, double = await alternate(rounds, nothing, one, two)
             four = series([await _turns(server, turns, 4) for _ in range(2)])
+            over_client = series([await _turns(server, turns, 1, _OVER_CLIENT) for _ in range(2)])
             stock = series([await arq.ask("jobs", count=400) for _ in range(2)])
-    for row in _throughput_rows(no_op, single, double, four, stock):
+    for row in _throughput_rows(no_op, single, double, four, over_client, stock):
         yield row
 
 
-def _throughput_rows(no_op: Series, single: Series, double: Series, four: Series, stock: Series) -> list[Row]:
+def _throughput_rows(
+    no_op: Series, single: Series, double: Series, four: Series, over_client: Series, stock: Series
+) -> list[Row]:
     over, beside = single.over(no_op), double.over(single)
     return [
         Row(
@@ -113,16 +117,22 @@ def _throughput_rows(no_op: Series, single: Series, double: Series, four: Series
             beside >= 0.85,
         ),
         Row("turns/s, 4 workers, beside 1", rate(four), rate(single), ratio(four.median / single.median)),
+        Row(
+            "turns/s, 1 worker, the same model over Republic's own client, beside the one that costs nothing",
+            rate(over_client),
+            rate(single),
+            ratio(over_client.median / single.median),
+        ),
     ]
 
 
-async def _turns(server: EmbeddedServer, count: int, workers: int) -> float:
+async def _turns(server: EmbeddedServer, count: int, workers: int, agent: str = _AT_ONCE) -> float:
     """Turns per second, from a tenth to nine tenths of them; they wait before the workers start."""
     async with TurnClient(settings_of(server)) as client:
         await client.server.commands.flushall()
         for number in range(count):
             await client.enqueue(f"customer-{number % (count // _TURNS_PER_SESSION)}", "Where is my order?")
-        processes = [start_worker(server, _AT_ONCE) for _ in range(workers)]
+        processes = [start_worker(server, agent) for _ in range(workers)]
         try:
             return await _per_second(client, count, "GET", _KEYS.open_turns)
         finally:

@@ -1,7 +1,10 @@
-"""Connections whose writes can be cancelled and that cost little, and a pool that hands them out at once.
+"""Connections that can be cancelled, wait for slow lines and cost little, and a pool that hands them out at once.
 
 redis-py writes under `asyncio.wait_for`, which before Python 3.12 swallows a cancellation that comes together with
 the end of the write: a turn that was told to stop, or a command at Ctrl-C, would go on as if nothing had happened.
+
+Its timeouts are for whole commands and replies. Here they count from the last bytes that passed: a large merge on a
+slow line takes as long as it takes, since one that is given up half-way is given up each time.
 
 Before each command redis-py also waits two rounds of the event loop to see whether the connection is still good, and
 its pool takes a lock twice: together half of what a short command costs. And it joins commands in Python, where
@@ -12,6 +15,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
+from redis._parsers import _AsyncHiredisParser
 from redis.asyncio.connection import (
     AbstractConnection,
     BlockingConnectionPool,
@@ -26,7 +30,22 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 _HIREDIS: Any = HiredisRespSerializer()
 
 
-class _Cancellable(AbstractConnection):
+class _PatientParser(_AsyncHiredisParser):
+    def on_connect(self, connection: Any) -> None:
+        super().on_connect(connection)  # type: ignore[no-untyped-call]
+        self._patience_s = connection.patience_s
+
+    async def read_from_socket(self) -> Any:
+        async with asyncio.timeout(self._patience_s):
+            return await super().read_from_socket()  # type: ignore[no-untyped-call]
+
+
+class _PatientConnection(AbstractConnection):
+    def __init__(self, *, socket_timeout: float | None = None, **options: Any) -> None:
+        super().__init__(parser_class=_PatientParser, **options)
+        self.patience_s = socket_timeout
+        """How long the other end may neither take nor send anything that it should."""
+
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         """Write a command, connecting first if need be. Raises redis-py's ConnectionError and TimeoutError."""
         if not self.is_connected:
@@ -37,8 +56,7 @@ class _Cancellable(AbstractConnection):
             writer.writelines(_chunks(command))
             if writer.transport.get_write_buffer_size():
                 # What the socket did not take at once; a timeout for nothing costs as much as the writing.
-                async with asyncio.timeout(self.socket_timeout):
-                    await writer.drain()
+                await _drained(writer, self.patience_s)
         except BaseException as error:
             # Half a command may have been written.
             await self.disconnect(nowait=True)
@@ -61,19 +79,19 @@ class _Cancellable(AbstractConnection):
         return packed
 
 
-class _Tcp(_Cancellable, Connection):
+class _Tcp(_PatientConnection, Connection):
     pass
 
 
-class _Tls(_Cancellable, SSLConnection):
+class _Tls(_PatientConnection, SSLConnection):
     pass
 
 
-class _Unix(_Cancellable, UnixDomainSocketConnection):
+class _Unix(_PatientConnection, UnixDomainSocketConnection):
     pass
 
 
-_CANCELLABLE: dict[type[AbstractConnection], type[AbstractConnection]] = {
+_PATIENT: dict[type[AbstractConnection], type[AbstractConnection]] = {
     Connection: _Tcp,
     SSLConnection: _Tls,
     UnixDomainSocketConnection: _Unix,
@@ -81,11 +99,11 @@ _CANCELLABLE: dict[type[AbstractConnection], type[AbstractConnection]] = {
 
 
 class Pool(BlockingConnectionPool):
-    """A pool of cancellable connections: locks only where somebody has to wait for one."""
+    """A pool of such connections: locks only where somebody has to wait for one."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.connection_class = _CANCELLABLE[self.connection_class]
+        self.connection_class = _PATIENT[self.connection_class]
         self._waiting = 0
 
     async def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> AbstractConnection:
@@ -113,6 +131,20 @@ class Pool(BlockingConnectionPool):
         else:
             # Past the lock of the pool above, which only orders those who wait.
             await super(BlockingConnectionPool, self).release(connection)
+
+
+async def _drained(writer: asyncio.StreamWriter, timeout_s: float | None) -> None:
+    """Wait until the socket has taken what was written. Raises TimeoutError once it takes nothing for `timeout_s`."""
+    left = writer.transport.get_write_buffer_size()
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await writer.drain()
+            return
+        except TimeoutError:
+            before, left = left, writer.transport.get_write_buffer_size()
+            if left >= before:
+                raise
 
 
 def _chunks(command: bytes | str | Iterable[bytes]) -> Iterable[bytes]:

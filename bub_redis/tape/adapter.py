@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakValueDictionary
 
 from bub_redis.errors import BubError, Conflict, ErrorKind, InvalidInput, NotFound, SessionBusy
@@ -50,8 +50,9 @@ def adapted(store: TapeStore | AsyncTapeStore) -> SurveyedStore:
 
     The methods of a store are run in threads unless its `append` is a coroutine function.
     """
-    if isinstance(store, SurveyedStore):
-        return store
+    # By its type, which is remembered: for an object all methods of a protocol are looked up each time.
+    if issubclass(type(store), SurveyedStore):
+        return cast(SurveyedStore, store)
     known = _adapted.get(id(store))
     if known is None:
         known = _adapted[id(store)] = AdaptedStore(store)

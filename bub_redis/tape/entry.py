@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from bub_redis.errors import InvalidInput
 
 MAX_ENTRY_BYTES = 32 * 1024 * 1024
@@ -76,27 +78,25 @@ def encode_json(value: Any, what: str) -> bytes:
         return escaped.encode()
 
 
-_JSON = json.JSONDecoder()
+def encode_text(text: str) -> bytes:
+    """Encode a text as JSON, as `encode_json` does, several times faster: for what is large."""
+    try:
+        return to_json(text)
+    except ValueError:
+        # A lone surrogate.
+        return encode_json(text, "a text")
 
 
 def _plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return mapping if type(mapping) is dict else dict(mapping)
 
 
-def _read_json(raw: bytes) -> Any:
-    try:
-        # Without the looking for encodings and spaces by which `loads` doubles the time of a small value.
-        text = raw.decode()
-        value, end = _JSON.raw_decode(text)
-        if end == len(text):
-            return value
-    except ValueError:
-        pass
-    return json.loads(raw)
-
-
 def _decode_object(raw: bytes) -> dict[str, Any]:
-    value = _read_json(raw)
+    try:
+        value = from_json(raw, allow_inf_nan=False, cache_strings="keys")
+    except ValueError:
+        # Lone surrogates and nesting beyond 200 levels, which only the slower reader takes; or no JSON at all.
+        value = json.loads(raw)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

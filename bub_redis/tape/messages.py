@@ -41,6 +41,8 @@ ROLES: dict[Any, Literal["system", "user", "assistant"]] = {
     "assistant": "assistant",
 }
 """Recorded role → Republic's; results of tools are no messages of their own."""
+_RETURNED = frozenset({"reasoning", "provider_data"})
+"""What providers want back of an answer beside its text."""
 
 
 def whole(text: str) -> str:
@@ -83,7 +85,8 @@ def stored_message(payload: Mapping[str, Any], calls: Sequence[republic.ToolCall
         parts.insert(0, republic.Text(whole(f"[{role}]: ")))
     known = ROLES.get(role, "user")
     if known == "assistant":
-        parts += _assistant_parts(payload)
+        if not _RETURNED.isdisjoint(payload):
+            parts += _assistant_parts(payload)
     elif known == "system":
         parts = [part for part in parts if isinstance(part, republic.Text)]
     return republic.Message(known, tuple(parts), tool_calls=tuple(calls))

@@ -121,7 +121,7 @@ class Pairing(Generic[I_contra, M]):
                 self._messages.append(
                     self._rendering.result(call, asked.results[place]) if known else self._rendering.interrupted(call)
                 )
-        self._asked = []
+        self._asked.clear()
 
     def _append(self, item: I_contra, calls: Sequence[republic.ToolCall]) -> None:
         if (message := self._rendering.message(item, calls)) is not None:
@@ -174,13 +174,17 @@ def _read_message(pairing: Pairing[Mapping[str, Any], M], payload: Mapping[str, 
 
 
 def _read_asking(pairing: Pairing[Mapping[str, Any], M], payload: Mapping[str, Any]) -> None:
-    endings = (payload.get(key) for key in _ENDINGS)
-    if not _ENDINGS.isdisjoint(payload) and any(isinstance(ending, str) and ending in _CUT_OFF for ending in endings):
+    if not _ENDINGS.isdisjoint(payload) and _was_cut_off(payload):
         pairing.drop()
     elif calls := stored_calls(payload):
         pairing.ask(payload, calls)
     else:
         pairing.say(payload)
+
+
+def _was_cut_off(payload: Mapping[str, Any]) -> bool:
+    endings = (payload.get(key) for key in _ENDINGS)
+    return any(isinstance(ending, str) and ending in _CUT_OFF for ending in endings)
 
 
 def _read_results(pairing: Pairing[Mapping[str, Any], M], payload: Mapping[str, Any]) -> None:

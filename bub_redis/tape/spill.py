@@ -5,7 +5,6 @@ manifest, which comes last and is the commit mark: chunks without one are as if 
 is found by its handle and index and never by what stands beside it, so spills written at once do not mix (case 120).
 """
 
-import asyncio
 import hashlib
 import json
 import re
@@ -18,7 +17,7 @@ from typing import Any
 import structlog
 
 from bub_redis.errors import BubError, Fenced, InvalidInput, NotFound
-from bub_redis.tape.entry import TapeEntry
+from bub_redis.tape.entry import StoredEntry, TapeEntry, encode_text
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.sidecar import TapeSidecar
@@ -33,8 +32,8 @@ MAX_READ_CHUNKS = 4
 _CHARS_PER_TOKEN = 4
 _READ_CHUNKS = 32
 """How many chunks are read at once, at most."""
-_BATCH_BYTES = 1_000_000
-"""What is written at once: one commit of all would deafen the server."""
+_BATCH_BYTES = 250_000
+"""What is cut and written at once: a commit of all would deafen the server, and the cutting of it the event loop."""
 _HANDLE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _SPILL_ANCHOR = re.compile(r"spill/([0-9A-Za-z_-]{1,64})/")
 
@@ -111,7 +110,7 @@ class SpillStore(TapeSidecar):
             return result
         handle = secrets.token_hex(16)
         try:
-            manifest = await self._write(tape, _joined(text), handle, tool=tool, run_id=run_id)
+            manifest = await self._write(tape, text, handle, tool=tool, run_id=run_id)
         except Fenced:
             raise
         except BubError as error:
@@ -147,13 +146,8 @@ class SpillStore(TapeSidecar):
         """Write the chunks ahead, batch after batch, then the manifest that makes them count."""
         spill_tape = tape.sidecar_tape_name(self.name)
         cutting = _Cutting(text, handle)
-        batches = cutting.batches()
-        batch = next(batches, None)
-        while batch is not None:
-            # The next one is made in a thread while this one is sent: both take long, and the loop serves other turns.
-            batch, _ = await asyncio.gather(
-                asyncio.to_thread(next, batches, None), _append_ahead(tape.store, spill_tape, batch)
-            )
+        for batch in cutting.batches():
+            await _append_ahead(tape.store, spill_tape, batch)
         manifest = cutting.manifest()
         data = {**vars(manifest), "tool": tool}
         await tape.store.append(
@@ -285,17 +279,17 @@ class _Cutting:
         self._text = text
         self._handle = handle
         self._digest = hashlib.sha256()
-        self._chunks = self._bytes = 0
+        self._chunks = self._bytes = self._chars = 0
 
     def batches(self) -> Iterator[list[TapeEntry]]:
         """The chunks behind their anchors, encoded, as much as is written at once."""
         batch: list[TapeEntry] = []
         batch_bytes = 0
-        for chunk in utf8_chunks(self._text):
-            encoded = chunk.encode("utf-8", "surrogatepass")
+        for chunk, encoded in utf8_chunks(self._text):
             self._digest.update(encoded)
             self._bytes += len(encoded)
-            stored = [entry.encode() for entry in _chunk_entries(self._handle, self._chunks, chunk)]
+            self._chars += len(chunk)
+            stored = _stored_chunk(self._handle, self._chunks, chunk)
             self._chunks += 1
             pair_bytes = sum(entry.size_bytes for entry in stored)
             if batch and batch_bytes + pair_bytes > _BATCH_BYTES:
@@ -308,20 +302,32 @@ class _Cutting:
     def manifest(self) -> SpillManifest:
         """What was cut, once all batches are made."""
         lines = self._text.count("\n") + 1
-        return SpillManifest(self._handle, self._chunks, self._bytes, len(self._text), lines, self._digest.hexdigest())
+        return SpillManifest(self._handle, self._chunks, self._bytes, self._chars, lines, self._digest.hexdigest())
 
 
-def utf8_chunks(text: str) -> Iterator[str]:
-    """Cut a text into pieces of at most CHUNK_BYTES in UTF-8, between characters (case 118)."""
-    start = 0
+def utf8_chunks(text: str) -> Iterator[tuple[str, bytes]]:
+    """Cut a text into pieces of at most CHUNK_BYTES in UTF-8, between characters (case 118): text and its bytes.
+
+    Halves of a character that stand together become that one, as they would when read back; lone halves stay.
+    """
+    start, errors = 0, "strict"
     while start < len(text):
         # No more characters than bytes fit, so the whole text is never encoded at once.
-        encoded = text[start : start + CHUNK_BYTES].encode("utf-8", "surrogatepass")
-        end = min(CHUNK_BYTES, len(encoded))
-        while end < len(encoded) and encoded[end] & 0xC0 == 0x80:
-            end -= 1
-        chunk = encoded[:end].decode("utf-8", "surrogatepass")
-        yield chunk
+        chunk = text[start : start + CHUNK_BYTES]
+        try:
+            encoded = chunk.encode(errors=errors)
+        except UnicodeEncodeError:
+            # The first half is here: all before is whole.
+            joined = text[start:].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+            text, start, errors = joined, 0, "surrogatepass"
+            continue
+        if len(encoded) > CHUNK_BYTES:
+            end = CHUNK_BYTES
+            while encoded[end] & 0xC0 == 0x80:
+                end -= 1
+            encoded = encoded[:end]
+            chunk = encoded.decode(errors=errors)
+        yield chunk, encoded
         start += len(chunk)
 
 
@@ -336,19 +342,6 @@ def preview(text: str) -> str:
 def _rendered(result: Any) -> str:
     """A result as the text in which a model reads it."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-
-
-def _joined(text: str) -> str:
-    """The text with halves that stand together made one character, as they read back; lone halves stay."""
-    try:
-        # Piece by piece: what is thrown away is never as large as the text.
-        for start in range(0, len(text), _BATCH_BYTES):
-            text[start : start + _BATCH_BYTES].encode()
-    except UnicodeEncodeError:
-        pass
-    else:
-        return text
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _chunk_anchor(handle: str, index: int) -> str:
@@ -375,10 +368,11 @@ def _manifest_handle(entry: TapeEntry) -> str | None:
             return None
 
 
-def _chunk_entries(handle: str, index: int, chunk: str) -> list[TapeEntry]:
-    payload = {"results": [chunk]}
-    meta = {"spill_handle": handle, "spill_chunk": index}
-    return [TapeEntry.anchor(_chunk_anchor(handle, index)), TapeEntry(0, "tool_result", payload, meta)]
+def _stored_chunk(handle: str, index: int, chunk: str) -> list[StoredEntry]:
+    """A chunk behind its anchor: `{"results": [chunk]}`, encoded as the large text that it is."""
+    anchor = TapeEntry.anchor(_chunk_anchor(handle, index))
+    result = TapeEntry(0, "tool_result", {}, {"spill_handle": handle, "spill_chunk": index}, anchor.date).encode()
+    return [anchor.encode(), result._replace(payload=b'{"results":[%b]}' % encode_text(chunk))]
 
 
 def _chunk_of(entry: TapeEntry, handle: str, index: int) -> str | None:
