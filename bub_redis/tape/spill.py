@@ -5,6 +5,7 @@ manifest, which comes last and is the commit mark: chunks without one are as if 
 is found by its handle and index and never by what stands beside it, so spills written at once do not mix (case 120).
 """
 
+import asyncio
 import hashlib
 import json
 import re
@@ -32,8 +33,9 @@ MAX_READ_CHUNKS = 4
 _CHARS_PER_TOKEN = 4
 _READ_CHUNKS = 32
 """How many chunks are read at once, at most."""
-_BATCH_BYTES = 250_000
-"""What is cut and written at once: a commit of all would deafen the server, and the cutting of it the event loop."""
+_BATCH_BYTES = 150_000
+"""What is cut and written at once: all of it would deafen the server, and keep the event loop. A socket takes so much
+without waiting."""
 _HANDLE = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _SPILL_ANCHOR = re.compile(r"spill/([0-9A-Za-z_-]{1,64})/")
 
@@ -146,8 +148,11 @@ class SpillStore(TapeSidecar):
         """Write the chunks ahead, batch after batch, then the manifest that makes them count."""
         spill_tape = tape.sidecar_tape_name(self.name)
         cutting = _Cutting(text, handle)
-        for batch in cutting.batches():
-            await _append_ahead(tape.store, spill_tape, batch)
+        batches = cutting.batches()
+        batch = next(batches, None)
+        while batch is not None:
+            # What is on its way is taken by the server while the next one is cut.
+            _, batch = await asyncio.gather(_append_ahead(tape.store, spill_tape, batch), _next(batches))
         manifest = cutting.manifest()
         data = {**vars(manifest), "tool": tool}
         await tape.store.append(
@@ -383,6 +388,10 @@ def _chunk_of(entry: TapeEntry, handle: str, index: int) -> str | None:
             return chunk
         case _:
             return None
+
+
+async def _next(batches: Iterator[list[TapeEntry]]) -> list[TapeEntry] | None:
+    return next(batches, None)
 
 
 async def _append_ahead(store: AsyncTapeStore, spill_tape: str, batch: list[TapeEntry]) -> None:
