@@ -9,7 +9,7 @@
     ├── SessionBusy          retry: another turn or fork holds the session
     ├── QueueFull            retry later: a bound on turns that have not ended is reached
     ├── Outage               retry: a server does not answer, or answers that it cannot write now
-    │   └── TapeBlocked      retry once `bub-redis tape verify` finds nothing: the tape refuses every write
+    │   └── TapeBlocked      retry after `bub-redis tape repair`: the tape refuses every write
     ├── ServerUnfit          stop: the server can be reached and must not be used
     ├── StoreClosed          stop: used after close
     ├── TimedOut             retry: a run took longer than it may

@@ -148,7 +148,8 @@ class Eraser:
             fields = await self._server.commands.execute_command("HKEYS", keys.state)
         sidecars = sorted({field.decode().partition("/")[0] for field in fields if b"/" in field})
         tapes = [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sidecars)]
-        gone = [*tape_keys(self._namespace, tapes), keys.state, keys.turns, *keys.batches, keys.parked_turns]
+        damaged = [TapeKeys(self._namespace, name).damaged for name in tapes]
+        gone = [*tape_keys(self._namespace, tapes), *damaged, keys.state, keys.turns, *keys.batches, keys.parked_turns]
         with self._server.outages():
             verdict, *rest = await _DELETE.run(self._server.commands, [keys.fence, *gone], [grant.fence])
         if verdict != b"OK":

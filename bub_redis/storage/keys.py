@@ -97,6 +97,16 @@ class TapeKeys:
         """Stream with a TTL: the overlay of a merge that the fence refused."""
         return f"{self._owner}:parked:{encode_name(turn)}"
 
+    @property
+    def damaged(self) -> str:
+        """Stream: what others had written into this tape's stream, as a repair set it aside; `id` is the id of then."""
+        return f"{self.tape}:damaged"
+
+    def rebuilt(self, repair: str) -> tuple[str, str, str]:
+        """What a block writes, as a repair makes it anew, with a TTL until it takes the others' place."""
+        stream, anchors, latest = (f"{key}:rebuilt:{repair}" for key in self.written)
+        return stream, anchors, latest
+
     def frames(self, turn: str) -> str:
         """Stream with a TTL: what followers of a turn see."""
         return f"{self._owner}:frames:{encode_name(turn)}"

@@ -20,9 +20,12 @@ def refused(tape: str, code: str) -> BubError:
         case "MISMATCH" | "ERR":
             return TapeBlocked(
                 f"tape {tape!r} holds entries that were not written by bub-redis, so nothing more is written to it; "
-                f"look at it with `bub-redis tape verify`"
+                f"look at it with `bub-redis tape verify`, mend it with `bub-redis tape repair`"
             )
         case "WRONGTYPE":
-            return TapeBlocked(f"a key of tape {tape!r} is of another type; look at it with `bub-redis tape verify`")
+            return TapeBlocked(
+                f"a key of tape {tape!r} is of another type; "
+                "look at it with `bub-redis tape verify`, mend it with `bub-redis tape repair`"
+            )
         case _:
             return Outage(f"the server of tape {tape!r} cannot write now ({code}); nothing was written")

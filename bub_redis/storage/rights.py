@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     # Keys and texts.
     "type": (_KEY,),
     "exists": (_KEY,),
+    "rename": (_KEY, _KEY),
     "del": (_KEY,),
     "unlink": (_KEY,),
     "expire": (_KEY, "1"),
@@ -31,7 +32,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "pexpireat": (_KEY, "1"),
     "persist": (_KEY,),
     "ttl": (_KEY,),
-    "pttl": (_KEY,),
     "get": (_KEY,),
     "set": (_KEY, "1"),
     "setex": (_KEY, "1", "1"),
@@ -60,7 +60,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "hset": (_KEY, "1", "1"),
     "hsetnx": (_KEY, "1", "1"),
     "hdel": (_KEY, "1"),
-    "hexists": (_KEY, "1"),
     "hincrby": (_KEY, "1", "1"),
     "hlen": (_KEY,),
     # Sorted sets.
@@ -81,8 +80,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "xread": ("STREAMS", _KEY, "0"),
     "xlen": (_KEY,),
     "xdel": (_KEY, "1-1"),
-    "xtrim": (_KEY, "MAXLEN", "1"),
-    "xsetid": (_KEY, "1-1"),
+    "xinfo|stream": ("STREAM", _KEY),
 }
 """Each command, its sub-command behind a bar as in an ACL rule, with arguments that it takes."""
 

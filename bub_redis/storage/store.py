@@ -1,9 +1,9 @@
 """Tapes on Redis Streams."""
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
@@ -18,7 +18,9 @@ from bub_redis.storage.known import KnownTapes
 from bub_redis.storage.lock import Committed, SessionLock
 from bub_redis.storage.parking import Parked, Parking
 from bub_redis.storage.reader import Reader, entry_number
+from bub_redis.storage.repair import REPAIR_EVENT, Repairer
 from bub_redis.storage.script import Replicas
+from bub_redis.storage.survey import Repair
 from bub_redis.tape.block import Block
 from bub_redis.tape.damage import Damage
 from bub_redis.tape.entry import TapeEntry
@@ -55,6 +57,7 @@ class RedisTapeStore:
         self._writer = Writer(server, namespace, replicas)
         self._eraser = Eraser(server, namespace, self.lock, self._reader)
         self._parking = Parking(server, namespace)
+        self._repairer = Repairer(server, namespace, self.lock)
         self._known = KnownTapes(server, namespace)
 
     @classmethod
@@ -186,7 +189,7 @@ class RedisTapeStore:
         ms, _, last = (await self._writer.append_fenced(grant, tape, head, Block.of(entries))).partition("-")
         faults.point("during-spill")
         # What the batch may hold beside entries is not known here.
-        return replace(head, last=int(last), last_ms=int(ms), anchor="", tail=None)
+        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", tail=None)
 
     async def reset(
         self,
@@ -215,8 +218,7 @@ class RedisTapeStore:
         its place in the list of tapes, last the lock. May be repeated if it was cut short. Raises what both raise,
         SessionBusy naming the turn that holds the session or is open on it, TapeBlocked, Outage.
         """
-        if owner_tape(check_tape_name(tape)) != tape:
-            raise InvalidInput(f"{tape!r} is a sidecar's tape: it is deleted with its owner, or reset by itself")
+        _owner(tape)
 
         async def unlist() -> None:
             if forget:
@@ -224,6 +226,24 @@ class RedisTapeStore:
             await self._known.forget(tape)
 
         await self._eraser.delete(tape, wait_s=wait_s, guard=guard, forget=unlist)
+
+    async def survey(self, tape: str) -> list[Repair]:
+        """What `repair` would mend of the tape, first, and of each sidecar; nothing is changed. Raises Outage."""
+        return await self._repairer.survey(_owner(tape))
+
+    async def repair(self, tape: str, *, wait_s: float = 0.0) -> list[Repair]:
+        """Make the tape and its sidecars fit to be written again, and return what was mended of each.
+
+        What its entries say is put back into the keys beside them; what is not the tape's is set aside under names that
+        end in `damaged`; the event `tape.repair` tells of it. Entries that are gone stay gone. May be repeated: on a
+        sound tape it does nothing. Holds the session meanwhile. Raises SessionBusy if a turn is at work on it, Fenced,
+        Conflict if somebody goes on writing to the stream, Outage.
+        """
+        found = await self._repairer.repair(_owner(tape), wait_s)
+        mended = [dataclasses.asdict(repair) for repair in found if repair.needed]
+        if mended:
+            await self.append(tape, TapeEntry.event(REPAIR_EVENT, {"repairs": mended}, context=False))
+        return found
 
     async def parked(self, tape: str) -> list[Parked]:
         """The overlays that the fence refused to merge in the last days, oldest first. Raises Outage."""
@@ -258,3 +278,12 @@ class RedisTapeStore:
             if entry_number(stream_id) == number:
                 return TapeEntry.decode(number, stored)
         return None
+
+
+def _owner(tape: str) -> str:
+    """The tape, if it is not a sidecar's. Raises InvalidInput."""
+    if owner_tape(check_tape_name(tape)) != tape:
+        raise InvalidInput(
+            f"{tape!r} is a sidecar's tape: it is repaired and deleted with its owner, or reset by itself"
+        )
+    return tape

@@ -64,7 +64,7 @@ def test_a_sound_server_with_the_least_rights(guarded: EmbeddedServer) -> None:
     ("user", "remedy"),
     [
         ("poor", "grant +client|unblock +xadd on bub:turn:doctor/doctor"),
-        ("narrow", "+xsetid on bub:turn:doctor/doctor arq:job:bub/doctor/doctor:0"),
+        ("narrow", "+xinfo|stream on bub:turn:doctor/doctor arq:job:bub/doctor/doctor:0"),
         ("none", "grant +multi on "),
     ],
 )

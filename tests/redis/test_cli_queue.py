@@ -118,7 +118,7 @@ async def test_a_blocked_tape_is_shown_first_with_its_remedy(settings: Settings,
     assert first.startswith("z ") and "blocked: " in first and "`bub-redis tape verify`" in first
     examined = await asyncio.to_thread(bub_redis, "doctor", env=env)
     assert examined.returncode == 5
-    assert "→ bub-redis tape verify z" in examined.stdout
+    assert "→ bub-redis tape repair z" in examined.stdout
 
 
 async def test_workers_are_listed_while_they_live(settings: Settings, client: TurnClient) -> None:

@@ -101,7 +101,7 @@ def test_only_what_stands_behind_an_anchor_and_only_the_last_of_it(settings: Set
     assert texts("--last", "1") == ["d"]
 
 
-@pytest.mark.parametrize("command", ["show", "tail", "info", "anchors", "verify", "search x", "handoff x"])
+@pytest.mark.parametrize("command", ["show", "tail", "info", "anchors", "verify", "repair", "search x", "handoff x"])
 def test_an_unknown_session_is_not_found_and_not_made(settings: Settings, cli: Cli, command: str) -> None:
     name, *rest = command.split()
     refused = cli(name, "nobody", *rest)
@@ -241,11 +241,50 @@ def test_an_entry_by_hand_and_a_lost_end_are_found_out(settings: Settings, cli: 
 
 def test_a_key_of_another_type_is_named(settings: Settings, cli: Cli) -> None:
     append(settings, said("a"))
-    anchors = TapeKeys(settings.namespace, "customer-42").tape
-    on_tape(settings, lambda _, client: client.server.commands.execute_command("SET", anchors, "by hand"))
+    stream = TapeKeys(settings.namespace, "customer-42").tape
+    on_tape(settings, lambda _, client: client.server.commands.execute_command("SET", stream, "by hand"))
     refused = cli("verify", "customer-42")
     assert refused.returncode == 4
-    assert anchors in complaint(refused)
+    assert "`bub-redis tape repair customer-42`" in complaint(refused)
+    assert f"{stream} is of another type" in cli("repair", "customer-42").stdout
+
+
+def test_a_blocked_tape_is_surveyed_then_repaired(settings: Settings, cli: Cli) -> None:
+    append(settings, TapeEntry.anchor("begin"))
+    keys = TapeKeys(settings.namespace, "customer-42")
+
+    async def damage(_: Tape, client: TurnClient) -> None:
+        await client.server.commands.xadd(keys.tape, {"by": "hand"})
+        await client.server.commands.set(keys.anchors, "by hand")
+
+    on_tape(settings, damage)
+    surveyed = cli("repair", "customer-42")
+    assert surveyed.returncode == 4
+    assert surveyed.stdout.splitlines() == [
+        f"customer-42: {keys.anchors} is of another type; it will be renamed to {keys.anchors}:damaged:<ms>",
+        f"customer-42: 1 entries are not of bub-redis; they will be moved to {keys.damaged}",
+        "customer-42: the index of anchors does not fit the entries; it will be made anew from them",
+        "nothing is changed yet; repair it with `bub-redis tape repair customer-42 --yes`",
+    ]
+    assert cli("handoff", "customer-42", "x").returncode == 5
+    repaired = cli("repair", "customer-42", "--yes", "--json")
+    assert repaired.returncode == 0
+    (found,) = json.loads(repaired.stdout)["tapes"]
+    assert (found["foreign"], found["rebuilt"], found["renamed"]) == (1, ["anchors"], [keys.anchors])
+    assert cli("repair", "customer-42").stdout == "there is nothing to repair on the tape of customer-42\n"
+    assert cli("handoff", "customer-42", "x").returncode == 0
+    assert cli("verify", "customer-42").returncode == 0
+
+
+def test_a_tape_whose_state_was_lost_is_found_all_the_same(settings: Settings, cli: Cli) -> None:
+    merge(settings, "a")
+    state = TapeKeys(settings.namespace, "customer-42").state
+    on_tape(settings, lambda _, client: client.server.commands.execute_command("DEL", state))
+    assert cli("repair", "customer-42", "--yes").stdout.splitlines() == [
+        "customer-42: where the tape stands does not fit the entries; it was made anew from them",
+        "the tape of customer-42 can be written again",
+    ]
+    assert cli("verify", "customer-42").returncode == 0
 
 
 def test_reset_and_delete_want_to_be_meant(settings: Settings, cli: Cli) -> None:

@@ -136,4 +136,4 @@ def work_findings(counts: QueueCounts, workers: Sequence[WorkerLoad], turns: Seq
     for turn in turns:
         if turn.blocked:
             what = f"session {turn.turn.session}"
-            yield Finding(what, "problem", f"blocked: {turn.handed_back}", f"bub-redis tape verify {turn.turn.session}")
+            yield Finding(what, "problem", f"blocked: {turn.handed_back}", f"bub-redis tape repair {turn.turn.session}")

@@ -146,6 +146,26 @@ def parked(session: Session, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def repair(
+    session: Session,
+    yes: Annotated[bool, typer.Option("--yes", help="Really: without it nothing is changed.")] = False,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="S", min=0, help="Seconds to wait for a turn at work on the session.")
+    ] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Make a tape that refuses every write fit to be written again; without --yes, say what that would change.
+
+    What its entries say is put back into the keys beside them. Entries and keys that are not bub-redis's are set aside,
+    never thrown away. Entries that are gone stay gone. The exit code is 4 if there is something to repair, and 0 once
+    there is nothing more.
+    """
+    from bub_redis.cli.tape.repair import repair_tape
+
+    run(repair_tape(session, yes=yes, wait_s=wait, as_json=as_json))
+
+
+@app.command()
 def verify(
     session: Annotated[
         str | None, typer.Argument(metavar="[SESSION]", help="The session whose tape is checked as it stands.")

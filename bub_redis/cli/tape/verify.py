@@ -59,8 +59,9 @@ async def _of_session(session: str) -> _Verdict:
             on_tape = (await client.store.head(tape.name)).receipt
             uncounted = await uncounted_entries(client.store.server, keys)
         except TapeBlocked:
-            remedy = f"look with `redis-cli TYPE` at {keys.tape}, {keys.anchors} and {keys.state}, and rename it away"
-            raise Conflict(f"a key of tape {tape.name!r} is of another type; {remedy}") from None
+            raise Conflict(
+                f"a key of tape {tape.name!r} is of another type; see `bub-redis tape repair {session}`"
+            ) from None
         unreadable = max(client.store.damage.count(tape.name), abs(uncounted))
     return _Verdict(found, unreadable, shown[0] if shown and _later(shown[0], on_tape) else "")
 
