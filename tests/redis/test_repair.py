@@ -102,6 +102,18 @@ async def test_entries_of_others_are_set_aside(redis_store: RedisTapeStore, tape
     assert (await verify_entries(redis_store.oldest_first("t"))).intact
 
 
+async def test_an_entry_of_very_many_fields_is_set_aside_whole(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys
+) -> None:
+    """Lua takes some 8,000 values at once."""
+    many: Any = {str(number): "x" for number in range(9_000)}
+    await redis_store.server.commands.xadd(keys.tape, many)
+    assert (await repaired(redis_store))[0].foreign == 1
+    aside = [fields for _, fields in await redis_store.server.commands.xrange(keys.damaged)]
+    assert len({fields[b"id"] for fields in aside}) == 1
+    assert {name for fields in aside for name in fields} - {b"id"} == {name.encode() for name in many}
+
+
 async def test_entries_by_hand_that_look_like_ours_are_told_by_their_numbers(
     redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys
 ) -> None:

@@ -36,9 +36,12 @@ for field = 6, fields - 1, 2 do
 end
 for place = fields, #ARGV do
   for _, entry in ipairs(redis.call('XRANGE', KEYS[3], ARGV[place], ARGV[place])) do
-    -- Lua takes no more values at once; nobody's entry has thousands of fields.
-    redis.call('XADD', KEYS[6], '*', 'id', entry[1], unpack(entry[2], 1, math.min(#entry[2], 7000)))
-    redis.call('XDEL', KEYS[3], entry[1])
+    local id, values = entry[1], entry[2]
+    -- In parts: Lua takes no more values at once than this.
+    for first = 1, #values, 7000 do
+      redis.call('XADD', KEYS[6], '*', 'id', id, unpack(values, first, math.min(first + 6999, #values)))
+    end
+    redis.call('XDEL', KEYS[3], id)
   end
 end
 if redis.call('XLEN', KEYS[3]) == 0 then
