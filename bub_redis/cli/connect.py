@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bub_redis.cli.embedded import command_settings
-from bub_redis.errors import NotFound
+from bub_redis.errors import Conflict, NotFound, TapeBlocked
 from bub_redis.settings import Settings
 from bub_redis.tape import Tape, session_tape_name
 from bub_redis.turns import TurnClient
@@ -25,10 +25,24 @@ async def connected(settings: Settings | None = None) -> AsyncIterator[TurnClien
 
 @asynccontextmanager
 async def connected_tape(session: str) -> AsyncIterator[tuple[TurnClient, Tape]]:
-    """A client, and the tape of a session that has one. Raises NotFound, InvalidInput, and what `connected` raises."""
+    """A client, and the tape of a session that has one.
+
+    Raises Conflict if what says where the tape stands was lost or overwritten, NotFound, InvalidInput, and what
+    `connected` raises.
+    """
     settings = command_settings()
     name = session_tape_name(session, settings.workspace)
     async with connected(settings) as client:
-        if not (await client.store.head(name)).last:
+        try:
+            head = await client.store.head(name)
+        except TapeBlocked:
+            raise Conflict(_unfit(name, session)) from None
+        if not head.last:
+            if await client.store.has_entries(name):
+                raise Conflict(_unfit(name, session))
             raise NotFound(f"session {session!r} has no tape in namespace {settings.namespace!r}")
         yield client, Tape(name, client.store)
+
+
+def _unfit(tape: str, session: str) -> str:
+    return f"what says where tape {tape!r} stands was lost or overwritten; see `bub-redis tape repair {session}`"

@@ -159,7 +159,7 @@ class RedisServer:
         if code in _TEMPORARY_CODES:
             return Outage(f"{self.address} cannot serve now ({code})")
         if code == "WRONGTYPE":
-            return TapeBlocked(f"a key at {self.address} is of another type; run `bub-redis tape verify`")
+            return TapeBlocked(f"a key at {self.address} is of another type; see `bub-redis tape repair`")
         if code == "NOAUTH":
             return ConfigError(f"{self.address} wants a password; put it into the URL: redis://:password@host:port/0")
         return ServerUnfit(f"{self.address} refused a command ({code})")

@@ -19,13 +19,10 @@ def refused(tape: str, code: str) -> BubError:
             return Conflict(f"tape {tape!r} was reset meanwhile; nothing was written")
         case "MISMATCH" | "ERR":
             return TapeBlocked(
-                f"tape {tape!r} holds entries that were not written by bub-redis, so nothing more is written to it; "
-                f"look at it with `bub-redis tape verify`, mend it with `bub-redis tape repair`"
+                f"the stream of tape {tape!r} was changed by others, or lost something, so nothing more is written to "
+                "it; see `bub-redis tape repair`"
             )
         case "WRONGTYPE":
-            return TapeBlocked(
-                f"a key of tape {tape!r} is of another type; "
-                "look at it with `bub-redis tape verify`, mend it with `bub-redis tape repair`"
-            )
+            return TapeBlocked(f"a key of tape {tape!r} is of another type; see `bub-redis tape repair`")
         case _:
             return Outage(f"the server of tape {tape!r} cannot write now ({code}); nothing was written")

@@ -227,6 +227,11 @@ class RedisTapeStore:
 
         await self._eraser.delete(tape, wait_s=wait_s, guard=guard, forget=unlist)
 
+    async def has_entries(self, tape: str) -> bool:
+        """Whether there is a stream of that name, also where nothing says any more how it stands. Raises Outage."""
+        with self.server.outages():
+            return bool(await self.server.commands.exists(TapeKeys(self.namespace, check_tape_name(tape)).tape))
+
     async def survey(self, tape: str) -> list[Repair]:
         """What `repair` would mend of the tape, first, and of each sidecar; nothing is changed. Raises Outage."""
         return await self._repairer.survey(_owner(tape))

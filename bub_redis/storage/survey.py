@@ -39,6 +39,8 @@ class Repair:
     """Entries that were not written by bub-redis. They are set aside in the stream `…:tape:damaged`."""
     missing: int = 0
     """Entries that were committed and are not there any more. Nothing brings them back; the tape goes on without."""
+    beyond: int = 0
+    """Entries that look like ours and stand behind the last one that is known. They are kept: `state` may be older."""
     rebuilt: tuple[str, ...] = ()
     """What does not say what the entries say, of `anchors`, `latest`, `state` and `turns`; `last id` for a stream that
     takes no entry any more, since one with a later id was in it."""
@@ -48,7 +50,7 @@ class Repair:
     @property
     def needed(self) -> bool:
         """Whether there is anything to mend."""
-        return bool(self.foreign or self.missing or self.rebuilt or self.renamed)
+        return bool(self.foreign or self.missing or self.beyond or self.rebuilt or self.renamed)
 
 
 def _order(stream_id: str) -> tuple[int, int]:
@@ -250,8 +252,10 @@ class Surveyor:
             rebuilt.append("turns")
         if keys.tape not in skipped and await self._is_stuck(keys, state):
             rebuilt.append("last id")
-        missing = max(0, _number(known, "count") - told.count)
-        return Survey(keys, told, state, marks, Repair(tape, len(told.foreign), missing, tuple(rebuilt)))
+        last = _number(known, "last")
+        beyond = sum(number > last for number in told.numbers) if known else 0
+        missing = max(0, _number(known, "count") - (told.count - beyond))
+        return Survey(keys, told, state, marks, Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt)))
 
     async def _told(self, keys: TapeKeys, misplaced: Collection[str] = ()) -> Told:
         told = Told(misplaced)

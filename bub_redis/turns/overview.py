@@ -44,7 +44,7 @@ class OpenTurn:
     def blocked(self) -> bool:
         """Whether its tape refuses every write."""
         # The reason is the text of a TapeBlocked, which names that command.
-        return self.status == "queued" and "tape verify" in (self.handed_back or "")
+        return self.status == "queued" and "tape repair" in (self.handed_back or "")
 
 
 @dataclass(frozen=True)

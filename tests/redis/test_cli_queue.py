@@ -115,7 +115,7 @@ async def test_a_blocked_tape_is_shown_first_with_its_remedy(settings: Settings,
     env = environment(settings)
     listed = await asyncio.to_thread(bub_redis, "queue", "waiting", env=env)
     first = listed.stdout.splitlines()[1]
-    assert first.startswith("z ") and "blocked: " in first and "`bub-redis tape verify`" in first
+    assert first.startswith("z ") and "blocked: " in first and "`bub-redis tape repair`" in first
     examined = await asyncio.to_thread(bub_redis, "doctor", env=env)
     assert examined.returncode == 5
     assert "→ bub-redis tape repair z" in examined.stdout

@@ -217,7 +217,9 @@ def test_an_edited_export_is_found_out(settings: Settings, cli: Cli, tmp_path: P
     export.write_text(whole.replace('"b"', '"B"'), encoding="utf-8")
     edited = cli("verify", "--file", str(export))
     assert edited.returncode == 4
-    assert edited.stdout.startswith("receipt 4 does not match what stands before it: something was edited\n")
+    assert edited.stdout.startswith(
+        "receipt 4 does not match what stands before it: something was edited or is missing\n"
+    )
     export.write_text("".join(whole.splitlines(keepends=True)[1:]) + "not an entry\n", encoding="utf-8")
     found = json.loads(cli("verify", "--file", str(export), "--json").stdout)
     assert (found["misplaced"], found["unreadable"]) == ([2], 1)
@@ -280,11 +282,27 @@ def test_a_tape_whose_state_was_lost_is_found_all_the_same(settings: Settings, c
     merge(settings, "a")
     state = TapeKeys(settings.namespace, "customer-42").state
     on_tape(settings, lambda _, client: client.server.commands.execute_command("DEL", state))
+    for command in (["verify", "customer-42"], ["show", "customer-42"], ["reset", "customer-42", "--yes"]):
+        refused = cli(*command)
+        assert refused.returncode == 4
+        assert "`bub-redis tape repair customer-42`" in complaint(refused)
+    assert "customer-42  ?" in cli("ls").stdout
     assert cli("repair", "customer-42", "--yes").stdout.splitlines() == [
         "customer-42: where the tape stands does not fit the entries; it was made anew from them",
-        "the tape of customer-42 can be written again",
+        "the tape of customer-42 can be written again; turns that wait for it go on within half a minute",
     ]
     assert cli("verify", "customer-42").returncode == 0
+
+
+def test_a_lost_index_is_found_by_verify(settings: Settings, cli: Cli) -> None:
+    """Nothing else would tell: turns are committed as before."""
+    append(settings, TapeEntry.anchor("begin"))
+    anchors = TapeKeys(settings.namespace, "customer-42").anchors
+    on_tape(settings, lambda _, client: client.server.commands.execute_command("DEL", anchors))
+    verified = cli("verify", "customer-42")
+    assert verified.returncode == 4
+    assert "anchors: does not fit the entries; see `bub-redis tape repair`" in verified.stdout
+    assert json.loads(cli("verify", "customer-42", "--json").stdout)["unfit"] == ["anchors"]
 
 
 def test_reset_and_delete_want_to_be_meant(settings: Settings, cli: Cli) -> None:

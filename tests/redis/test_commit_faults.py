@@ -270,7 +270,7 @@ async def test_a_reset_of_a_key_of_another_type_is_refused_whole(redis_store: Re
 
 
 async def test_a_hand_made_entry_blocks_every_write(redis_store: RedisTapeStore) -> None:
-    """Reads go on; `tape verify` is named."""
+    """Reads go on; `tape repair` is named."""
     commit = await prepared(redis_store)
     await redis_store.append("t", say("a"))
     await redis_store.server.commands.xadd(TapeKeys(redis_store.namespace, "t").tape, {"by": "hand"})
@@ -280,7 +280,7 @@ async def test_a_hand_made_entry_blocks_every_write(redis_store: RedisTapeStore)
         redis_store.commit(commit),
         Tape("t", redis_store).reset(force=True),
     ):
-        with pytest.raises(TapeBlocked, match="tape verify"):
+        with pytest.raises(TapeBlocked, match="tape repair"):
             await step
     assert await dumped(redis_store) == before
     assert texts(await Tape("t", redis_store).query().all()) == ["a"]

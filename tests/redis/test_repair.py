@@ -128,7 +128,7 @@ async def test_entries_by_hand_that_look_like_ours_are_told_by_their_numbers(
         # As an older `state` from a backup would know nothing of them.
         await commands.xadd(keys.tape, fields, id=f"{int(ms) + 3}-{int(number) + offset}")
     (found, _) = await repaired(redis_store)
-    assert (found.foreign, found.rebuilt) == (2, ("state",))
+    assert (found.foreign, found.beyond, found.rebuilt) == (2, 2, ("state",))
     assert [entry.id for entry in await tape.query().all()] == list(range(1, int(number) + 4))
     await writes(tape)
 
@@ -275,7 +275,9 @@ async def test_what_was_done_is_on_the_tape(redis_store: RedisTapeStore, tape: T
     await repaired(redis_store)
     *_, event = await tape.query().kinds("event").all()
     assert event.payload["name"] == "tape.repair"
-    assert event.payload["data"]["repairs"] == [{"tape": "t", "foreign": 1, "missing": 0, "rebuilt": [], "renamed": []}]
+    assert event.payload["data"]["repairs"] == [
+        {"tape": "t", "foreign": 1, "missing": 0, "beyond": 0, "rebuilt": [], "renamed": []}
+    ]
     assert event.meta == {"context": False}
 
 

@@ -23,7 +23,8 @@ async def list_tapes(*, as_json: bool) -> None:
     elif tapes:
         Terminal().columns(
             ("TAPE", "ENTRIES", "LAST COMMIT"),
-            [(name, str(head.last), f"{ago(head.last_ms)} ago") for name, head in tapes],
+            # Where `state` was lost only `tape repair` knows more.
+            [(name, str(head.last or "?"), f"{ago(head.last_ms)} ago" if head.last else "?") for name, head in tapes],
         )
     else:
         Terminal().print("there is no tape yet")

@@ -51,7 +51,7 @@ def _show(needed: list[Repair], namespace: str, session: str, *, done: bool) -> 
     if not needed:
         terminal.print(f"there is nothing to repair on the tape of {session}")
     elif done:
-        terminal.print(f"the tape of {session} can be written again")
+        terminal.print(f"the tape of {session} can be written again; turns that wait for it go on within half a minute")
     else:
         terminal.print(f"nothing is changed yet; repair it with `bub-redis tape repair {session} --yes`")
 
@@ -63,6 +63,11 @@ def _lines(repair: Repair, keys: TapeKeys, *, done: bool) -> Iterator[str]:
         yield f"{key} is of another type; it {will_be} renamed to {key}:damaged:<ms>"
     if repair.foreign:
         yield f"{repair.foreign} entries are not of bub-redis; they {will_all_be} moved to {keys.damaged}"
+    if repair.beyond:
+        yield (
+            f"{repair.beyond} entries stand behind the last one that is known, as if bub-redis had written them; they "
+            f"{'were' if done else 'will be'} kept"
+        )
     if repair.missing:
         yield (
             f"{repair.missing} entries are gone for good; if there is a backup, restore it instead"

@@ -19,12 +19,14 @@ class _Verdict:
 
     found: Verification
     unreadable: int
+    unfit: tuple[str, ...] = ()
+    """What stands beside the stream and does not fit it."""
     lost_receipt: str = ""
     """The last receipt that the queue side was shown, if the tape does not hold it any more."""
 
     @property
     def holds(self) -> bool:
-        return self.found.intact and not self.unreadable and not self.lost_receipt
+        return self.found.intact and not (self.unreadable or self.unfit or self.lost_receipt)
 
 
 async def verify_tape(session: str | None, file: Path | None, *, as_json: bool) -> ExitCode:
@@ -33,9 +35,12 @@ async def verify_tape(session: str | None, file: Path | None, *, as_json: bool) 
         raise InvalidInput("name either a session or --file FILE")
     verdict = _of_file(file) if file is not None else await _of_session(session or "")
     if as_json:
-        print_json(
-            {**asdict(verdict.found), "unreadable": verdict.unreadable, "lost_receipt": verdict.lost_receipt or None}
-        )
+        beside = {
+            "unreadable": verdict.unreadable,
+            "unfit": verdict.unfit,
+            "lost_receipt": verdict.lost_receipt or None,
+        }
+        print_json(asdict(verdict.found) | beside)
     else:
         _show(verdict)
     return ExitCode.OK if verdict.holds else ExitCode.CONFLICT
@@ -58,12 +63,14 @@ async def _of_session(session: str) -> _Verdict:
             found = await verify_entries(client.store.oldest_first(tape.name))
             on_tape = (await client.store.head(tape.name)).receipt
             uncounted = await uncounted_entries(client.store.server, keys)
+            unfit = [name for repair in await client.store.survey(tape.name) for name in repair.rebuilt]
         except TapeBlocked:
             raise Conflict(
                 f"a key of tape {tape.name!r} is of another type; see `bub-redis tape repair {session}`"
             ) from None
         unreadable = max(client.store.damage.count(tape.name), abs(uncounted))
-    return _Verdict(found, unreadable, shown[0] if shown and _later(shown[0], on_tape) else "")
+    lost = shown[0] if shown and _later(shown[0], on_tape) else ""
+    return _Verdict(found, unreadable, tuple(dict.fromkeys(unfit)), lost)
 
 
 def _later(receipt: str, other: str) -> bool:
@@ -73,13 +80,16 @@ def _later(receipt: str, other: str) -> bool:
 
 def _show(verdict: _Verdict) -> None:
     found, terminal = verdict.found, Terminal()
-    proved = found.entries - found.uncovered
+    proved = f", of which {found.entries - found.uncovered} are proved; the next receipt proves the rest"
     problems = [
-        f"receipt {number} does not match what stands before it: something was edited" for number in found.broken
+        f"receipt {number} does not match what stands before it: something was edited or is missing"
+        for number in found.broken
     ]
     problems += [f"entry {number} does not follow on the one before it" for number in found.misplaced]
     if verdict.unreadable:
         problems.append(f"{verdict.unreadable} entries were not written by bub-redis, were removed, or cannot be read")
+    if verdict.unfit:
+        problems.append(f"{', '.join(verdict.unfit)}: does not fit the entries; see `bub-redis tape repair`")
     if verdict.lost_receipt:
         problems.append(f"the end is lost: receipt {verdict.lost_receipt} was given and is not there any more")
     for problem in problems:
@@ -87,7 +97,7 @@ def _show(verdict: _Verdict) -> None:
     terminal.facts(
         [
             ("verdict", "intact" if verdict.holds else "NOT intact"),
-            ("entries", f"{found.entries}, of which {proved} are proved; the next receipt proves the rest"),
+            ("entries", f"{found.entries}{'' if found.broken or found.misplaced else proved}"),
             ("receipts", str(found.receipts)),
             ("digest", found.digest or "none"),
         ]
