@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-demo: $(INSTALLED) ## turns on two workers, one of them killed on the way, in a minute
+demo: $(INSTALLED) ## turns on two workers, one of them killed on the way, in some seconds
 	@$(VENV)/bin/bub-redis demo
 
 test: $(INSTALLED) ## the tests, without the slow ones
@@ -30,9 +30,9 @@ bench: $(INSTALLED) ## measurements beside what one would use instead; ONLY=row,
 chaos: $(INSTALLED) ## workers and servers killed at random for a minute; SEED=n repeats a run
 	@$(VENV)/bin/python -m tests.chaos $(if $(SEED),--seed $(SEED))
 
-clean: ## remove .venv, caches and build results
-	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+clean: ## remove .venv, caches and build results; .bench, which is costly to build, stays
+	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache */.ruff_cache .hypothesis
+	@find . -path ./.bench -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c '' 2>/dev/null || \

@@ -2,16 +2,19 @@
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from benchmarks import commit, growth, latency, reading, report, spill, turns
 from benchmarks.rows import Row, Skipped
 from benchmarks.stage import FULL, QUICK, ROOT, Stage
 from bub_redis.storage.client import RedisServer
 
-Group = Callable[[Stage], AsyncIterator[Row | Skipped]]
+Group = Callable[[Stage], AsyncGenerator[Row | Skipped, None]]
 
 GROUPS: dict[str, Group] = {
     "commit": commit.commits,
@@ -31,14 +34,49 @@ GROUPS: dict[str, Group] = {
 }
 
 
+_STOPS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 143}
+"""Signals that stop a run, and the exit code of each."""
+_BROKEN_PIPE = 141
+
+
 def main() -> int:
     """Run what the arguments ask for; the exit code."""
     arguments = _arguments()
+    try:
+        return asyncio.run(_stoppable(arguments))
+    except BrokenPipeError:
+        # Whoever read the output went away; what is left of it must not become a traceback at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+
+
+async def _stoppable(arguments: argparse.Namespace) -> int:
+    """Run to the end, or until a signal: it cancels, so that processes end and folders are removed."""
+    task = asyncio.ensure_future(_run(arguments))
+    stops: list[signal.Signals] = []
+
+    def stop(signum: signal.Signals) -> None:
+        stops.append(signum)
+        task.cancel()
+
+    for signum in _STOPS:
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not stops:
+            raise
+        _say(f"stopped by {stops[0].name}; no figures are written")
+        return _STOPS[stops[0]]
+
+
+async def _run(arguments: argparse.Namespace) -> int:
     only: list[str] = arguments.only or list(GROUPS)
     stage = Stage(QUICK if arguments.quick else FULL, ROOT / ".bench")
-    rows = asyncio.run(_measured(stage, only))
+    rows = await _measured(stage, only)
     with stage.server() as server:
-        described = asyncio.run(_described(server.url))
+        described = await _described(server.url)
     text = f"{report.machine(stage.folder, described)}\n\n{report.table(rows)}"
     _say(f"\n{text}")
     if not arguments.quick and not arguments.only:
@@ -60,9 +98,11 @@ async def _measured(stage: Stage, only: list[str]) -> list[Row | Skipped]:
     rows: list[Row | Skipped] = []
     for name in only:
         began = time.monotonic()
-        async for row in GROUPS[name](stage):
-            rows.append(row)
-            _say(f"{name}: {row}")
+        # Closed here and not when it is collected: its processes and folders must be gone before the loop ends.
+        async with aclosing(GROUPS[name](stage)) as found:
+            async for row in found:
+                rows.append(row)
+                _say(f"{name}: {report.line(row)}")
         _say(f"{name}: took {time.monotonic() - began:.0f} s")
     return rows
 

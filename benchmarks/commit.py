@@ -8,7 +8,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -45,7 +45,7 @@ def _new_tape() -> str:
     return f"customer-{next(_TAPE)}"
 
 
-async def commits(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def commits(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """A merge of 1, 10, 50 and 500 entries of 1 KB."""
     with stage.server() as server:
         async with RedisTapeStore.from_url(server.url) as store, Redis.from_url(server.url) as client:
@@ -86,7 +86,7 @@ async def _commit_row(stage: Stage, store: RedisTapeStore, client: Redis, size: 
     )
 
 
-async def parallel(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def parallel(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """16 tapes at once, and merges while others append."""
     with stage.server() as server:
         async with RedisTapeStore.from_url(server.url) as store, Redis.from_url(server.url) as client:
@@ -157,7 +157,7 @@ async def _starvation_row(stage: Stage, store: RedisTapeStore) -> Row:
     )
 
 
-async def appends(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def appends(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """One entry of 1 KB, by itself."""
     repeats = stage.sizes.repeats(1000)
     with stage.server() as server:

@@ -1,7 +1,7 @@
 """What stays: bytes and keys in Redis per turn, and the memory of a worker."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ _WAITING = 200
 _MARKS = (20, 70, 450, 500)
 
 
-async def per_turn(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def per_turn(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """500 turns of one session: what each leaves behind once the TTLs have run."""
     bytes_at: dict[int, int] = {}
     keys_at: dict[int, int] = {}
@@ -62,7 +62,7 @@ async def _kept(client: TurnClient) -> tuple[int, int]:
     return sum([await commands.memory_usage(key, samples=0) for key in kept]), len(kept)
 
 
-async def worker_memory(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def worker_memory(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Resident memory of one worker process."""
     last = stage.sizes.memory_turns
     with stage.server() as server:

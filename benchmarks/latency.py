@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from uuid import uuid4
 
@@ -19,8 +19,12 @@ _STREAMS = 200
 _SESSIONS = 20
 
 
-async def first_frame(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def first_frame(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """From enqueueing to the worker's first frame at a follower."""
+    what = "enqueue → the worker's first frame at a follower, idle worker; stock arq: enqueue → the job's first word"
+    if reason := await stage.lacks("arq"):
+        yield Skipped(what, reason)
+        return
     count = stage.sizes.latency_samples
     with stage.server() as server:
         async with (
@@ -32,7 +36,7 @@ async def first_frame(stage: Stage) -> AsyncIterator[Row | Skipped]:
         async with stage.reference("arq", server) as arq:
             theirs = series(await arq.ask("pickup", count=max(10, count // 5)))
     yield Row(
-        "enqueue → the worker's first frame at a follower, idle worker; stock arq: enqueue → the job's first word",
+        what,
         times(mine, 99),
         times(theirs, 99),
         f"{mine.median / theirs.median:.3f} ×",
@@ -50,7 +54,7 @@ async def _first_frames(client: TurnClient, count: int) -> Series:
     return series(took)
 
 
-async def streaming(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def streaming(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """200 turns that stream at once on one worker, all of them followed by one process."""
     with stage.server() as server:
         async with (
@@ -82,7 +86,7 @@ async def _heard(client: TurnClient, number: int) -> list[tuple[int, float]]:
     return found
 
 
-async def kills(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def kills(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """kill -9 of the worker that runs a turn, to the frame that another one runs it."""
     fast = {"BUB_LEASE_S": "2", "BUB_BEAT_S": "0.4", "BUB_RECONCILE_S": "0.1"}
     cases: tuple[tuple[str, dict[str, str], int, float], ...] = (
@@ -125,7 +129,7 @@ async def _pid_of(client: TurnClient, turn: Turn) -> int:
     return int(pid)
 
 
-async def resuming(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def resuming(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """A follower that lost its connection comes back to a turn that streams."""
     with stage.server() as server:
         async with (

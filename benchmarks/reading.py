@@ -1,7 +1,7 @@
 """Reading long tapes, how they came to be, and building messages from what was read."""
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,7 +20,7 @@ _NEEDLE_BEHIND = 1000
 """How far before the end of the long tape the searched word stands."""
 
 
-async def long_tapes(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def long_tapes(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Import, open, outline and search tapes of 1,000 to 1,000,000 entries."""
     sizes = (1000, stage.sizes.mid_tape, stage.sizes.long_tape)
     with stage.server() as server:
@@ -144,7 +144,7 @@ async def _bub_open(stage: Stage) -> Row | Skipped:
     return Row(what, "see above", times(found))
 
 
-async def building_messages(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def building_messages(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """The messages of a model call, from 1,000 entries with tools."""
     entries = [TapeEntry.decode(number, entry.encode()) for number, entry in enumerate(_with_tools(1000), start=1)]
     context = default_tape_context()

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from bub_redis.testing.tied import tied_command
 
 _SCRIPTS = Path(__file__).resolve().parent / "references"
 _LINE_BYTES = 16 * 1024 * 1024
@@ -48,18 +52,22 @@ class Reference:
     @asynccontextmanager
     async def started(cls, name: str, folder: Path, url: str) -> AsyncIterator["Reference"]:
         """The driver of `name` on the server at `url`, ended with the block. Raises Unavailable."""
-        python = await asyncio.to_thread(_installed, name, folder)
-        process = await asyncio.create_subprocess_exec(
-            python,
-            str(_SCRIPTS / SOFTWARE[name].script),
-            url,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            limit=_LINE_BYTES,
-        )
-        try:
-            yield cls(process)
-        finally:
+        python = await installed(name, folder)
+        with TemporaryDirectory(prefix="bub-bench-") as own:
+            process = await asyncio.create_subprocess_exec(
+                *tied_command([str(python), str(_SCRIPTS / SOFTWARE[name].script), url]),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                limit=_LINE_BYTES,
+                # What it leaves behind goes with this folder.
+                env=os.environ | {"TMPDIR": own},
+                start_new_session=True,
+            )
+            try:
+                yield cls(process)
+            except BaseException:
+                await killed(process)
+                raise
             assert process.stdin is not None
             process.stdin.close()
             await process.wait()
@@ -91,8 +99,15 @@ def versions(folder: Path) -> dict[str, str]:
     return found
 
 
-def _installed(name: str, folder: Path) -> Path:
-    """The Python of the reference's environment, which is made on first use."""
+async def killed(process: asyncio.subprocess.Process) -> None:
+    """Kill a process of ours, and wait until it is gone; may be repeated."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+async def installed(name: str, folder: Path) -> Path:
+    """The Python of the reference's environment, which is made on first use. Raises Unavailable."""
     software = SOFTWARE[name]
     python = folder / name / "bin" / "python"
     mark = folder / name / ".installed"
@@ -103,14 +118,34 @@ def _installed(name: str, folder: Path) -> Path:
     if base is None:
         oldest = ".".join(map(str, software.python))
         raise Unavailable(f"{name} needs Python {oldest} or newer, and there is none on this machine's PATH")
-    folder.mkdir(exist_ok=True)
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", *software.requirements]
     for command in ([base, "-m", "venv", "--clear", str(folder / name)], [str(python), *install]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - names of ours
-        if done.returncode:
-            raise Unavailable(f"{name} could not be installed: {done.stderr.strip().splitlines()[-1:]}")
+        code, said = await _run(command)
+        if code:
+            raise Unavailable(f"{name} could not be installed: {_last_line(said)}")
     mark.write_text(wanted, encoding="utf-8")
     return python
+
+
+async def _run(command: Sequence[str]) -> tuple[int | None, str]:
+    """Run a program; its exit code and what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *tied_command(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        await killed(process)
+        raise
+    return process.returncode, said.decode(errors="replace").strip()
+
+
+def _last_line(said: str) -> str:
+    return (said.splitlines() or ["it said nothing"])[-1].removeprefix("ERROR: ")
 
 
 def _python(oldest: tuple[int, int]) -> str | None:

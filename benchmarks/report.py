@@ -8,12 +8,25 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.reference import versions
-from benchmarks.rows import Row, Skipped
+from benchmarks.rows import NOTHING, Row, Skipped
 
 README = Path(__file__).resolve().parent / "README.md"
 _FIGURES = re.compile(r"(<!-- figures -->\n).*(<!-- end of figures -->)", re.DOTALL)
 _HEADER = ("what", "ours", "reference", "ratio", "target", "")
 _MET = {True: "met", False: "**missed**", None: ""}
+
+
+def line(row: Row | Skipped) -> str:
+    """A row as a short text, for somebody who watches."""
+    if isinstance(row, Skipped):
+        return f"{row.what}: skipped, {row.reason}"
+    parts = [
+        *([] if row.ours == NOTHING else [row.ours]),
+        *([] if row.reference == NOTHING else [f"beside {row.reference}"]),
+        *([] if row.ratio == NOTHING else [row.ratio]),
+        *([] if row.met is None else [f"target {row.target} {'met' if row.met else 'missed'}"]),
+    ]
+    return f"{row.what}: {'; '.join(parts)}"
 
 
 def table(rows: list[Row | Skipped]) -> str:

@@ -5,34 +5,37 @@ import json
 import re
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from benchmarks import material
 from benchmarks.measure import series
+from benchmarks.reference import killed
 from benchmarks.rows import Row, Skipped
 from benchmarks.stage import ROOT, Stage
 from bub_redis import RedisTapeStore, SpillStore, Tape
 from bub_redis.tape.query import TapeQuery
+from bub_redis.testing.tied import tied_command
 
 _BYTES = 50_000_000
 
 
-async def spilling(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def spilling(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Write and read rate, and peak memory over the size of the result."""
     found = []
     with stage.server() as server:
         for number in range(max(1, stage.sizes.rounds // 2)):
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "benchmarks.spill",
-                server.url,
-                str(number),
+                *tied_command([sys.executable, "-m", "benchmarks.spill", server.url, str(number)]),
                 cwd=ROOT,
                 stdout=asyncio.subprocess.PIPE,
+                start_new_session=True,
             )
-            told, _ = await process.communicate()
+            try:
+                told, _ = await process.communicate()
+            except BaseException:
+                await killed(process)
+                raise
             found.append(json.loads(told))
     megabytes = _BYTES / 1e6
     for what, key in (("write", "write_s"), ("read", "read_s")):

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.reference import Reference
+from benchmarks.reference import Reference, Unavailable, installed
 from bub_redis import TurnClient
 from bub_redis.settings import Settings, load_settings
 from bub_redis.testing import EmbeddedServer, wait_until
+from bub_redis.testing.tied import tied_command
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER_ARGS = ("--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0")
@@ -64,6 +65,15 @@ class Stage:
         async with Reference.started(name, self.folder, server.url) as reference:
             yield reference
 
+    async def lacks(self, *names: str) -> str:
+        """Why one of these references cannot run on this machine; empty if all of them can."""
+        try:
+            for name in names:
+                await installed(name, self.folder)
+        except Unavailable as reason:
+            return str(reason)
+        return ""
+
 
 def settings_of(server: EmbeddedServer, **overrides: object) -> Settings:
     """The settings of clients and workers on this server."""
@@ -94,16 +104,18 @@ def start_worker(
 def start_python(
     server: EmbeddedServer, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """A Python process of this environment on the server, in the project's folder."""
+    """A Python process of this environment on the server, in the project's folder; on Linux it dies with this one."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("BUB_")}
     with server.socket_path.with_name("worker.log").open("ab") as log:
         return subprocess.Popen(  # noqa: S603 - our own interpreter
-            [sys.executable, *arguments],
+            tied_command([sys.executable, *arguments]),
             cwd=ROOT,
             env={**clean, "BUB_REDIS_URL": server.url, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            # Ctrl-C is for the benchmark, which ends its processes itself.
+            start_new_session=True,
         )
 
 

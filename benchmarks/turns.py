@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from uuid import uuid4
 
 from redis.asyncio import Redis
@@ -21,10 +21,17 @@ _TURNS_PER_SESSION = 10
 _LOOK_S = 0.005
 _AT_ONCE = "benchmarks.agents:at_once"
 _OVER_CLIENT = "benchmarks.agents:over_client"
+_BESIDE_NOTHING = (
+    "turns/s, zero-latency model, 1 worker, beside jobs that do nothing on our Worker; stock arq at defaults"
+)
 
 
-async def enqueueing(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def enqueueing(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Enqueue by one producer and by 50 in one process."""
+    if reason := await stage.lacks("arq", "saq"):
+        for producers in (1, _PRODUCERS):
+            yield Skipped(_enqueue(producers), reason)
+        return
     count = stage.sizes.repeats(2000)
     with stage.server() as server:
         settings = settings_of(server, max_open_turns=10_000_000)
@@ -49,13 +56,17 @@ async def enqueueing(stage: Stage) -> AsyncIterator[Row | Skipped]:
                 mine, theirs, shown = await alternate(stage.sizes.rounds, ours, stock, other)
                 over = mine.over(theirs)
                 yield Row(
-                    f"enqueue beside arq.enqueue_job, {producers} producer{'s' if producers > 1 else ''}",
+                    _enqueue(producers),
                     rate(mine),
                     f"{rate(theirs)}; SAQ {rate(shown)}",
                     ratio(over),
                     f">= {least:.2f} ×",
                     over >= least,
                 )
+
+
+def _enqueue(producers: int) -> str:
+    return f"enqueue beside arq.enqueue_job, {producers} producer{'s' if producers > 1 else ''}"
 
 
 async def _enqueued_per_second(client: TurnClient, count: int, producers: int) -> float:
@@ -70,44 +81,51 @@ async def _enqueued_per_second(client: TurnClient, count: int, producers: int) -
     return count / (time.perf_counter() - began)
 
 
-async def throughput(stage: Stage) -> AsyncIterator[Row | Skipped]:
+async def throughput(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Turns per second of 1, 2 and 4 workers, beside jobs that do nothing."""
     sizes = stage.sizes
     turns, jobs = sizes.repeats(2000), sizes.repeats(6000)
+    lacking = await stage.lacks("arq")
     with stage.server() as server:
-        async with stage.reference("arq", server) as arq:
 
-            async def nothing() -> float:
-                return await _no_op_jobs(server, jobs)
+        async def nothing() -> float:
+            return await _no_op_jobs(server, jobs)
 
-            async def one() -> float:
-                return await _turns(server, turns, 1)
+        async def one() -> float:
+            return await _turns(server, turns, 1)
 
-            async def two() -> float:
-                return await _turns(server, turns, 2)
+        async def two() -> float:
+            return await _turns(server, turns, 2)
 
-            rounds = max(2, sizes.rounds // 2)
-            no_op, single, double = await alternate(rounds, nothing, one, two)
-            four = series([await _turns(server, turns, 4) for _ in range(2)])
-            over_client = series([await _turns(server, turns, 1, _OVER_CLIENT) for _ in range(2)])
-            stock = series([await arq.ask("jobs", count=400) for _ in range(2)])
-    for row in _throughput_rows(no_op, single, double, four, over_client, stock):
+        rounds = max(2, sizes.rounds // 2)
+        no_op, single, double = await alternate(rounds, nothing, one, two)
+        four = series([await _turns(server, turns, 4) for _ in range(2)])
+        over_client = series([await _turns(server, turns, 1, _OVER_CLIENT) for _ in range(2)])
+        if lacking:
+            yield Skipped(_BESIDE_NOTHING, lacking)
+        else:
+            async with stage.reference("arq", server) as arq:
+                stock = series([await arq.ask("jobs", count=400) for _ in range(2)])
+            yield _beside_nothing(no_op, single, stock)
+    for row in _throughput_rows(single, double, four, over_client):
         yield row
 
 
-def _throughput_rows(
-    no_op: Series, single: Series, double: Series, four: Series, over_client: Series, stock: Series
-) -> list[Row]:
-    over, beside = single.over(no_op), double.over(single)
+def _beside_nothing(no_op: Series, single: Series, stock: Series) -> Row:
+    over = single.over(no_op)
+    return Row(
+        _BESIDE_NOTHING,
+        rate(single),
+        f"{rate(no_op)}; stock arq, jobs that do nothing {rate(stock)}",
+        ratio(over),
+        ">= 0.25 ×",
+        over >= 0.25,
+    )
+
+
+def _throughput_rows(single: Series, double: Series, four: Series, over_client: Series) -> list[Row]:
+    beside = double.over(single)
     return [
-        Row(
-            "turns/s, zero-latency model, 1 worker, beside jobs that do nothing on our Worker; stock arq at defaults",
-            rate(single),
-            f"{rate(no_op)}; stock arq, jobs that do nothing {rate(stock)}",
-            ratio(over),
-            ">= 0.25 ×",
-            over >= 0.25,
-        ),
         Row(
             "turns/s, 2 workers, beside 1",
             rate(double),

@@ -83,6 +83,16 @@ def test_only_settings_reads_the_environment() -> None:
         assert "os.environ" not in ast.unparse(tree), name
 
 
+def test_the_design_names_every_module() -> None:
+    """Of the rooms whose modules it lists."""
+    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    for place in ("bub_redis/tape", "bub_redis/storage", "bub_redis/agent", "bub_redis/turns", "worker"):
+        found = re.search(rf"^ *{Path(place).name}/ +(.*\n(?: {{24}}.*\n)*)", page, re.MULTILINE)
+        assert found, place
+        told = set(re.findall(r"[a-z_]+", found[1].partition(": ")[2].replace("scripts/*.lua", "")))
+        assert told == {path.stem for path in (ROOT / place).glob("*.py")} - {"__init__"}, place
+
+
 def test_the_public_names() -> None:
     assert sorted(bub_redis.__all__) == sorted(
         [
