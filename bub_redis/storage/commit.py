@@ -113,14 +113,16 @@ class Writer:
     async def append_fenced(self, grant: Grant, tape: str, head: Head, block: Block) -> str:
         """Append to a sidecar under a grant, whole, once; return the stream id of the last entry.
 
-        May be repeated with the same `head`. Raises Fenced, Conflict or TapeBlocked with nothing written; Outage.
+        The client's own repeats are harmless, by the id of the batch; a call that is made again writes again, since
+        after an unknown outcome the next batch may be another one. Raises Fenced, Conflict or TapeBlocked with nothing
+        written; Outage.
         """
         keys = TapeKeys(self._namespace, tape)
         with self._server.outages():
             verdict, value = await _SPILL.run(
                 self._server.commands,
                 [*keys.written, keys.state, keys.fence],
-                [grant.fence, keys.prefix, head.generation, head.last, *block_args(block)],
+                [grant.fence, keys.prefix, head.generation, secrets.token_hex(8), *block_args(block)],
             )
         if verdict != b"OK":
             raise refused(tape, value.decode())

@@ -90,6 +90,23 @@ async def test_what_is_written_ahead_is_written_once(store: RedisTapeStore, prox
     assert texts(found) == [SAID, "next"]
 
 
+async def test_what_is_written_ahead_after_an_unknown_outcome_is_not_taken_for_its_repeat(
+    store: RedisTapeStore, proxy: Proxy
+) -> None:
+    """A chunk that was never written would else count as stored."""
+    tape = Tape("t", store, sidecars=[NOTES])
+    notes = tape.sidecar_tape_name("notes")
+    async with tape.fork_tape() as fork:
+        assert isinstance(fork.store, Fork)
+        await fork.store.append_ahead(notes, say("first"))
+        proxy.lose_reply_to(SAID.encode(), times=100)
+        with pytest.raises(Outage):
+            await fork.store.append_ahead(notes, say(SAID))
+        proxy.heal()
+        await fork.store.append_ahead(notes, say("another"))
+    assert texts(await Tape(notes, store).query().all()) == ["first", SAID, "another"]
+
+
 async def test_a_reset_whose_reply_is_lost_is_made_once(store: RedisTapeStore, proxy: Proxy) -> None:
     """What others append right after it is not taken by its repeat."""
     await store.append("t", say("old"))
