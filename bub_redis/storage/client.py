@@ -4,13 +4,17 @@ Two pools per server: short commands with a short timeout, and blocking reads, w
 """
 
 import asyncio
+import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from socket import gaierror
+from ssl import SSLError
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import redis.exceptions as redis_errors
 from redis.asyncio import Redis
@@ -29,6 +33,10 @@ _RETRIES = 3
 _TEMPORARY_CODES = frozenset(
     {"LOADING", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN"}
 )
+_PARAMETERS = ("db", "username", "password", "client_name", "socket_connect_timeout")
+_TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers")
+_BARE_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/\d*)?")
+_DATABASE = re.compile(r"/?|/\d{1,9}/?")
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 
@@ -49,17 +57,40 @@ class ServerInfo:
 
 
 def masked(url: str) -> str:
-    """`url` without its password and parameters, for logs and errors."""
+    """`url` without its password and parameters, for logs and errors; `***` stands where a part of one may be."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        return url if _BARE_ADDRESS.fullmatch(url) else "***"
     try:
         parts = urlsplit(url)
         port = parts.port or 6379
     except ValueError:
         # What stands in the port's place may be a part of the password.
-        return f"{url.partition('://')[0]}://***"
+        return f"{scheme}://***"
+    if "@" in parts.path + parts.query + parts.fragment:
+        # A password with a `/`, `?` or `#` that is not written as %2F, %3F or %23.
+        return f"{scheme}://***"
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     host = parts.hostname or "localhost"
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path}"
+
+
+def _check_url(url: str) -> None:
+    """Raise ConfigError for what redis-py would take for something else, or find out about too late."""
+    address = masked(url)
+    if address.endswith("***"):
+        return
+    parts = urlsplit(url)
+    if parts.scheme in {"redis", "rediss"} and not _DATABASE.fullmatch(parts.path):
+        raise ConfigError(f"{address!r} ends in no database; write its number, such as /0")
+    known = _PARAMETERS + (_TLS_PARAMETERS if parts.scheme == "rediss" else ())
+    for name, _ in parse_qsl(parts.query):
+        if name not in known:
+            raise ConfigError(
+                f"the URL of {address} has a parameter {name!r}, which is not taken; remove it, or write one of "
+                + ", ".join(known)
+            )
 
 
 class RedisServer:
@@ -71,9 +102,10 @@ class RedisServer:
     def __init__(self, url: str, *, timeout_s: float = COMMAND_TIMEOUT_S, retries: int = _RETRIES) -> None:
         """Connections that wait `timeout_s` for an answer and repeat a command `retries` times.
 
-        Raises ConfigError for a URL that is none.
+        Raises ConfigError for a URL that is none, and for a database or parameter in it that there cannot be.
         """
         self.address = masked(url)
+        _check_url(url)
         self._closed = False
         self._commands = self._client(url, timeout_s, retries)
         self._blocking = self._client(url, _BLOCKING_TIMEOUT_S, retries)
@@ -94,7 +126,9 @@ class RedisServer:
                 retry_on_error=[redis_errors.ConnectionError, redis_errors.TimeoutError, OSError],
                 **keepalive,
             )
-        except ValueError:
+            # Connects to nothing, but reads every parameter.
+            pool.make_connection()  # type: ignore[no-untyped-call]
+        except (ValueError, TypeError, redis_errors.RedisError):
             raise ConfigError(
                 f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://… or unix:///path"
             ) from None
@@ -158,10 +192,14 @@ class RedisServer:
     def _translated_reply(self, code: str) -> BubError:
         if code in _TEMPORARY_CODES:
             return Outage(f"{self.address} cannot serve now ({code})")
+        if code == "Invalid":
+            return TapeBlocked(f"an id kept at {self.address} is none; see `bub-redis tape repair`")
         if code == "WRONGTYPE":
             return TapeBlocked(f"a key at {self.address} is of another type; see `bub-redis tape repair`")
         if code == "NOAUTH":
             return ConfigError(f"{self.address} wants a password; put it into the URL: redis://:password@host:port/0")
+        if code == "DB":
+            return ConfigError(f"{self.address} has no database of that number; end the URL in another one, such as /0")
         return ServerUnfit(f"{self.address} refused a command ({code})")
 
     async def info(self) -> ServerInfo:
@@ -228,6 +266,18 @@ class RedisServer:
 def _reason(error: Exception) -> str:
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return "timed out"
-    if isinstance(error, OSError):
-        return error.strerror or type(error).__name__
-    return "connection refused" if "111" in str(error) or "refused" in str(error) else "connection failed"
+    # redis-py only tells the text of what went wrong while it connected.
+    cause = error if isinstance(error, OSError) else error.__context__
+    match cause:
+        case SSLError():
+            return f"TLS failed: {cause.reason}"
+        case gaierror():
+            return "its host name cannot be resolved"
+        case FileNotFoundError():
+            return "there is no such socket"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number).lower()
+        case OSError():
+            return "connection refused" if "111" in str(cause) else cause.strerror or type(cause).__name__
+        case _:
+            return "connection refused" if "refused" in str(error) else "connection failed"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bub_redis.errors import TapeBlocked
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.store import Head
 
@@ -12,10 +13,16 @@ _NAMES = list(map(str.encode, StoredEntry._fields))
 
 
 def head_of(values: Sequence[bytes | None], tail: StoredEntry | None = None) -> Head:
-    """The head that the values of HEAD_FIELDS make; `tail` is the last receipt if it is the last entry and was read."""
-    generation, last, last_ms, *texts = values
-    receipt, digest, usage, anchor = ((text or b"").decode() for text in texts)
-    return Head(int(generation or 0), int(last or 0), int(last_ms or 0), receipt, digest, usage, anchor, tail)
+    """The head that the values of HEAD_FIELDS make; `tail` is the last receipt if it is the last entry and was read.
+
+    Raises TapeBlocked for values that nobody of us wrote.
+    """
+    try:
+        generation, last, last_ms = (int(value or 0) for value in values[:3])
+        receipt, digest, usage, anchor = ((text or b"").decode() for text in values[3:])
+    except ValueError:
+        raise TapeBlocked("what says where a tape stands cannot be read; see `bub-redis tape repair`") from None
+    return Head(generation, last, last_ms, receipt, digest, usage, anchor, tail)
 
 
 def stored_in(flat: Sequence[bytes]) -> StoredEntry | None:

@@ -102,10 +102,14 @@ class TapeKeys:
         """Stream: what others had written into this tape's stream, as a repair set it aside; `id` is the id of then."""
         return f"{self.tape}:damaged"
 
-    def rebuilt(self, repair: str) -> tuple[str, str, str]:
-        """What a block writes, as a repair makes it anew, with a TTL until it takes the others' place."""
-        stream, anchors, latest = (f"{key}:rebuilt:{repair}" for key in self.written)
-        return stream, anchors, latest
+    def set_aside(self, key: str, at_ms: int) -> str:
+        """Where a repair puts a key of this tape that is of another type."""
+        return f"{key}:damaged:{at_ms}"
+
+    def rebuilt(self, repair: str) -> tuple[str, str, str, str]:
+        """Turns, tape, anchors and latest as a repair makes them anew, with a TTL until they take the others' place."""
+        turns, stream, anchors, latest = (f"{key}:rebuilt:{repair}" for key in (self.turns, *self.written))
+        return turns, stream, anchors, latest
 
     def frames(self, turn: str) -> str:
         """Stream with a TTL: what followers of a turn see."""

@@ -2,12 +2,13 @@
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from bub_redis.errors import Outage, SessionBusy
+from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
@@ -19,6 +20,7 @@ _GRANT = Script(__package__, "grant")
 _RENEW = Script(__package__, "renew")
 _RELEASE = Script(__package__, "release")
 
+_MARK = re.compile(rb"(\d{1,16}-\d{1,16}) (completed|failed|cancelled) (\d{1,16})")
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 
@@ -43,8 +45,11 @@ class Committed:
 
     @classmethod
     def from_mark(cls, mark: bytes) -> "Committed":
-        """What a mark in `turns` says: `<stream id> <status> <steers used>`."""
-        receipt_id, status, steers = mark.decode().split(" ")
+        """What a mark in `turns` says: `<stream id> <status> <steers used>`. Raises TapeBlocked if it is none."""
+        found = _MARK.fullmatch(mark)
+        if found is None:
+            raise TapeBlocked("the mark of a turn cannot be read; see `bub-redis tape repair`")
+        receipt_id, status, steers = (part.decode() for part in found.groups())
         return cls(receipt_id, status, int(steers))
 
     @property

@@ -3,32 +3,38 @@
 A tape to which somebody wrote by hand, or of which a key was lost or overwritten, refuses every write. Its entries say
 what its other keys must hold, so it can be written again. Nothing is thrown away: entries and keys of others are kept
 under names that end in `damaged`. Entries that are gone stay gone, and `tape verify` goes on saying so.
+
+All of a tape is mended in one script, so nothing is opened to writers half-way: a tape without its marks would commit a
+turn again.
 """
 
+import asyncio
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from redis.exceptions import ResponseError
-
-from bub_redis.errors import Conflict
+from bub_redis.errors import Conflict, Fenced, Outage, SessionBusy
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock
 from bub_redis.storage.refusal import refused
 from bub_redis.storage.script import Argument, Script
-from bub_redis.storage.survey import Repair, Survey, Surveyor, Told, latest_of, members
+from bub_redis.storage.survey import Repair, Survey, Surveyor, latest_of, members
 from bub_redis.tape.store import Grant
 
 REPAIR_EVENT = "tape.repair"
 
+_SEIZE = Script(__package__, "seize")
 _REPAIR = Script(__package__, "repair")
 _SENT_AT_ONCE = 500
+_SENT_BYTES = 1024 * 1024
 _REBUILT_TTL_S = 3600
 """How long what is made anew is kept if its repair dies before it takes the old one's place."""
+_PAUSE_S = 0.1
 _TRIES = 5
 
 _Command = tuple[Any, ...]
@@ -37,88 +43,144 @@ _Command = tuple[Any, ...]
 class Repairer:
     """Surveys and repairs the tapes of one server."""
 
-    def __init__(self, server: RedisServer, namespace: str, lock: SessionLock) -> None:
+    def __init__(self, server: RedisServer, namespace: str, lock: SessionLock, lease_s: float) -> None:
         self._server = server
+        self._namespace = namespace
         self._lock = lock
+        self._lease_s = lease_s
         self._surveyor = Surveyor(server, namespace)
 
     async def survey(self, tape: str) -> list[Repair]:
         """What a repair of the tape and its sidecars would mend; nothing is changed. Raises Outage."""
-        renamed = await self._surveyor.misplaced_keys(tape)
-        names = await self._surveyor.tapes(tape, renamed)
-        found = [(await self._surveyor.survey(name, skipped=renamed)).found for name in names]
-        return [replace(found[0], renamed=renamed), *found[1:]]
+        return [(await self._surveyor.survey(name)).found for name in await self._surveyor.tapes(tape)]
 
     async def repair(self, tape: str, wait_s: float) -> list[Repair]:
         """Mend the tape and its sidecars, and return what was mended; may be repeated.
 
-        Holds the session meanwhile. Raises SessionBusy with nothing changed but that keys of another type are out of
-        the way; Fenced, Conflict if the stream changes faster than it can be read, TapeBlocked, Outage.
+        Holds the session meanwhile. Raises SessionBusy with nothing changed; Fenced, Conflict if the stream changes
+        faster than it can be read, TapeBlocked, Outage.
         """
-        renamed = await self._surveyor.misplaced_keys(tape)
-        await self._set_aside(renamed)
-        async with self._lock.hold(tape, f"repair-{secrets.token_hex(8)}", wait_s) as grant:
-            _, *sidecars = await self._surveyor.tapes(tape)
-            found = [await self._mend(grant, name) for name in sidecars]
-            mended = await self._mend(grant, tape)
-        return [replace(mended, renamed=renamed), *found]
+        before, *_ = await self.survey(tape)
+        async with self._held(tape, wait_s) as grant:
+            owner, *sidecars = await self.survey(tape)
+            # The session's own keys were set aside when it was taken.
+            renamed = tuple(dict.fromkeys((*before.renamed, *owner.renamed)))
+            for found in sidecars:
+                await self._mend(grant, found.tape)
+            await self._mend(grant, tape)
+        return [replace(owner, renamed=renamed), *sidecars]
 
-    async def _mend(self, grant: Grant, tape: str) -> Repair:
+    @asynccontextmanager
+    async def _held(self, tape: str, wait_s: float) -> AsyncIterator[Grant]:
+        """Hold the session, whatever its other keys are."""
+        grant = Grant(tape, f"repair-{secrets.token_hex(8)}", 0, secrets.token_hex(8))
+        fence = await self._seized_within(grant, wait_s)
+        keeper = asyncio.create_task(self._keep(grant))
+        try:
+            yield replace(grant, token=int(fence.partition(":")[0]))
+        finally:
+            keeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeper
+            # What cannot be given back now expires.
+            with suppress(Outage):
+                await self._lock.release(grant)
+
+    async def _seized_within(self, grant: Grant, wait_s: float) -> str:
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while True:
+            try:
+                return await self._seize(grant)
+            except SessionBusy:
+                if asyncio.get_running_loop().time() + _PAUSE_S > deadline:
+                    raise
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _seize(self, grant: Grant) -> str:
+        """Take the session, or go on holding it; its fence. Raises SessionBusy, Fenced, Outage."""
+        keys, at_ms = TapeKeys(self._namespace, grant.tape), time.time_ns() // 1_000_000
+        with self._server.outages():
+            verdict, *rest = await _SEIZE.run(
+                self._server.commands,
+                [keys.lock, keys.fence, keys.set_aside(keys.lock, at_ms), keys.set_aside(keys.fence, at_ms)],
+                [grant.lock, grant.secret, int(self._lease_s * 1000)],
+            )
+        match verdict:
+            case b"SEIZED":
+                return str(rest[0].decode())
+            case b"BUSY":
+                holder = rest[0].decode(errors="replace")
+                raise SessionBusy(f"session {grant.tape!r} is held by {holder!r}; try again later")
+            case _:
+                raise Fenced(f"session {grant.tape!r} was granted to another attempt since; nothing was written")
+
+    async def _keep(self, grant: Grant) -> None:
+        while True:
+            await asyncio.sleep(self._lease_s / 3)
+            with suppress(Outage):
+                try:
+                    await self._seize(grant)
+                except (SessionBusy, Fenced):
+                    # Somebody else's now; the scripts of the repair are refused.
+                    return
+
+    async def _mend(self, grant: Grant, tape: str) -> None:
         for _ in range(_TRIES):
             survey = await self._surveyor.survey(tape)
-            if not survey.found.needed or await self._applied(grant, survey):
-                return survey.found
+            if not survey.found.needed and not survey.odd:
+                return
+            if await self._applied(grant, survey):
+                return
         raise Conflict(f"tape {tape!r} changes faster than it can be read; keep others from writing to its stream")
-
-    async def _set_aside(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            with self._server.outages():
-                try:
-                    await self._server.commands.rename(key, f"{key}:damaged:{time.time_ns() // 1_000_000}")
-                except ResponseError as error:
-                    # Somebody else took it away meanwhile.
-                    if "no such key" not in str(error):
-                        raise
 
     async def _applied(self, grant: Grant, survey: Survey) -> bool:
         """Mend one tape, unless its stream is not any more as it was read; whether it did."""
-        keys, told = survey.keys, survey.told
-        stream, anchors, latest = remade = keys.rebuilt(grant.secret)
+        keys, told, repair = survey.keys, survey.told, secrets.token_hex(8)
+        turns, stream, anchors, latest = remade = keys.rebuilt(repair)
+        if keys.turns in survey.odd:
+            await self._build(turns, "HSET", list(survey.marks.items()))
+        else:
+            await self._send([("HSET", keys.turns, *mark) for mark in survey.marks.items()])
         if "last id" in survey.found.rebuilt:
-            await self._copy(keys, told, stream)
-        await self._send([("HSETNX", keys.turns, *mark) for mark in survey.marks.items()])
-        await self._build(anchors, "ZADD", [(score, member) for member, score in members(told.anchors).items()])
-        await self._build(latest, "HSET", list(latest_of(told.anchors).items()))
+            await self._copy(survey, stream)
+        indexed = not {"anchors", "latest"}.isdisjoint(survey.found.rebuilt)
+        if indexed:
+            await self._build(anchors, "ZADD", [(score, member) for member, score in members(told.anchors).items()])
+            await self._build(latest, "HSET", list(latest_of(told.anchors).items()))
         # A sidecar has no receipts, so the fence stays ours until the tape itself is mended, as the last one.
         token = max((receipt.token for receipt in told.receipts), default=0)
         fields = [part for name, value in survey.state.items() for part in (keys.prefix + name, value)]
-        args: list[Argument] = [grant.fence, token, told.length, told.last_id]
+        at_ms = time.time_ns() // 1_000_000
+        aside = [name for key in survey.odd for name in (key, keys.set_aside(key, at_ms))]
+        args: list[Argument] = [grant.fence, repair, f"{keys.prefix}repair", token, told.length, told.last_id]
+        args += ["1" if indexed else "", len(survey.odd), *survey.odd.values()]
         args += [len(survey.state), *fields, *told.foreign]
         with self._server.outages():
             verdict, *rest = await _REPAIR.run(
                 self._server.commands,
-                [keys.fence, keys.state, *keys.written, keys.damaged, *remade],
+                [keys.fence, keys.state, keys.turns, *keys.written, keys.damaged, *remade, *aside],
                 args,
             )
         if verdict == b"REFUSED":
             raise refused(keys.name, rest[0].decode())
         return bool(verdict == b"OK")
 
-    async def _copy(self, keys: TapeKeys, told: Told, stream: str) -> None:
+    async def _copy(self, survey: Survey, stream: str) -> None:
         """Make the stream anew, without what is not ours: it remembers the largest id that it ever held."""
-        foreign, begun = set(told.foreign), False
+        foreign, begun, size_bytes = set(survey.told.foreign), False, 0
         commands: list[_Command] = []
-        async for stream_id, flat in self._surveyor.entries(keys):
+        async for stream_id, flat in self._surveyor.entries(survey.keys):
             if stream_id.decode() in foreign:
                 continue
             commands.append(("XADD", stream, stream_id, *flat))
-            if not begun or len(commands) == _SENT_AT_ONCE:
+            size_bytes += sum(map(len, flat))
+            if not begun or len(commands) == _SENT_AT_ONCE or size_bytes > _SENT_BYTES:
                 await (self._send(commands) if begun else self._begin(stream, commands[0]))
-                commands, begun = [], True
+                commands, begun, size_bytes = [], True, 0
         await self._send(commands)
 
     async def _build(self, key: str, command: str, pairs: Sequence[tuple[Any, Any]]) -> None:
-        """Make an index beside the one that it will replace."""
+        """Make a key beside the one that it will replace."""
         if pairs:
             await self._begin(key, (command, key, *pairs[0]))
             await self._send([(command, key, *pair) for pair in pairs[1:]])

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "script|load": ("LOAD", "return 1"),
     # Keys and texts.
     "type": (_KEY,),
+    "scan": ("0", "COUNT", "1"),
     "exists": (_KEY,),
     "rename": (_KEY, _KEY),
     "del": (_KEY,),

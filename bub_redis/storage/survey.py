@@ -1,16 +1,19 @@
 """What is wrong with a tape: its entries, read one after another, beside what its other keys say of them.
 
-Entries are chained by digests, the keys beside them are not, so the entries are believed. What looks like one of ours
-is one if it stands in the longest row of rising numbers. See docs/decisions/0045-repair-from-the-entries.md.
+Entries are chained by digests, the keys beside them are not, so the entries are believed, and nothing that is read here
+is taken for well formed. See docs/decisions/0045-repair-from-the-entries.md.
 """
 
+import re
 from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
+from bub_redis.errors import TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.heads import stored_in
@@ -21,13 +24,18 @@ from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import told_usage
 from bub_redis.tape.names import SIDECAR_MARKER
 from bub_redis.tape.receipt import RESET_EVENT, Receipt, receipt_in
-from bub_redis.tape.sidecar import sidecar_tape_name
-from bub_redis.tape.spill import SPILL_SIDECAR
 
-_PAGE_ENTRIES = 128
+_FIRST_PAGE_ENTRIES = 64
+_LARGEST_PAGE_ENTRIES = 512
+_PAGE_BYTES = 1024 * 1024
 _ASKED_AT_ONCE = 1000
+_LARGEST = 2**53
+"""Numbers and moments beyond it are nobody's: scripts count in floating point."""
+_ID = re.compile(r"\d{1,16}-\d{1,16}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("generation", "count", "last", "ms", "usage", "anchor")
-_MAIN_FIELDS = ("receipt", "digest")
+_MAIN_FIELDS = ("receipt", "digest", "open", "opener")
+_SIDECAR = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -42,8 +50,8 @@ class Repair:
     beyond: int = 0
     """Entries that look like ours and stand behind the last one that is known. They are kept: `state` may be older."""
     rebuilt: tuple[str, ...] = ()
-    """What does not say what the entries say, of `anchors`, `latest`, `state` and `turns`; `last id` for a stream that
-    takes no entry any more, since one with a later id was in it."""
+    """What does not say what the entries say, of `anchors`, `latest`, `state`, `turns` and `fence`; `last id` for a
+    stream that takes no entry any more, since one with a later id was in it."""
     renamed: tuple[str, ...] = ()
     """Keys of another type, which are set aside as `<key>:damaged:<ms>`."""
 
@@ -54,6 +62,7 @@ class Repair:
 
 
 def _order(stream_id: str) -> tuple[int, int]:
+    """A stream id as something that can be compared; (0, 0) for none."""
     ms, _, number = stream_id.partition("-")
     return int(ms or 0), int(number or 0)
 
@@ -119,13 +128,21 @@ class Told:
         """Stream id and digest of the last receipt that there was; empty before the first."""
         if self.receipts:
             return self.receipts[-1].id, self.receipts[-1].digest
-        return str(self.reset.get("receipt", "")), str(self.reset.get("digest", ""))
+        receipt_id, digest = str(self.reset.get("receipt", "")), str(self.reset.get("digest", ""))
+        return (receipt_id, digest) if _ID.fullmatch(receipt_id) and _DIGEST.fullmatch(digest) else ("", "")
+
+    @property
+    def generation(self) -> int:
+        """The generation that the last reset began; 0 without one."""
+        generation = self.reset.get("generation", 0)
+        return generation if type(generation) is int and 0 <= generation < _LARGEST else 0
 
 
 def _decoded(stream_id: str, flat: Sequence[bytes]) -> TapeEntry | None:
     """The entry, if it may be one of ours: by its fields, and since it has a number."""
-    number, stored = entry_number(stream_id), stored_in(flat)
-    if not number or stored is None:
+    ms, number = _order(stream_id)
+    stored = stored_in(flat)
+    if not 0 < number < _LARGEST or ms >= _LARGEST or stored is None:
         return None
     try:
         return TapeEntry.decode(number, stored)
@@ -133,28 +150,41 @@ def _decoded(stream_id: str, flat: Sequence[bytes]) -> TapeEntry | None:
         return None
 
 
-def _misplaced(told: Told) -> set[str]:
-    """The ids of the entries that are left out of the longest row of rising numbers: what somebody put between."""
-    if all(before < after for before, after in pairwise(told.numbers)):
-        return set()
+def _misplaced(told: Told, known: Mapping[str, str]) -> set[str]:
+    """The ids of entries that look like ours and are not.
+
+    What stands behind the last one that is known, if that is there, has a larger number. Of all others those are ours
+    that stand in the longest row of rising numbers, the earlier one where two have the same.
+    """
+    ids = list(zip(told.committed_ms, told.numbers, strict=True))
+    end = _number(known, "ms"), _number(known, "last")
+    known_end = end if end in ids else (_LARGEST, 0)
+    places = [place for place, at in enumerate(ids) if at <= known_end or at[1] > known_end[1]]
+    numbers = [told.numbers[place] for place in places]
+    rising = len(places) == told.count and all(before < after for before, after in pairwise(numbers))
+    kept = set() if rising else {places[place] for place in _longest_rise(numbers)}
+    return {f"{ms}-{number}" for place, (ms, number) in enumerate(ids) if not rising and place not in kept}
+
+
+def _longest_rise(numbers: Sequence[int]) -> list[int]:
+    """The places of a longest row of rising numbers, the last one first."""
     ends: list[int] = []  # the least number with which a row of that length ends
     places: list[int] = []  # where that number stands
-    before: list[int] = []  # which entry stands before each in its row
-    for place, number in enumerate(told.numbers):
+    before: list[int] = []  # which place comes before each in its row
+    for place, number in enumerate(numbers):
         length = bisect_left(ends, number)
         before.append(places[length - 1] if length else -1)
         if length == len(ends):
             ends.append(number)
             places.append(place)
-        else:
+        elif number < ends[length]:
             ends[length], places[length] = number, place
-    kept = set()
-    place = places[-1]
+    row: list[int] = []
+    place = places[-1] if places else -1
     while place >= 0:
-        kept.add(place)
+        row.append(place)
         place = before[place]
-    ids = (f"{ms}-{number}" for ms, number in zip(told.committed_ms, told.numbers, strict=True))
-    return {stream_id for place, stream_id in enumerate(ids) if place not in kept}
+    return row
 
 
 @dataclass(frozen=True)
@@ -166,8 +196,10 @@ class Survey:
     state: Mapping[str, str]
     """The fields of the tape in `state` as they should be; empty for one that should not be there."""
     marks: Mapping[str, str]
-    """Turns whose mark is missing → the mark."""
+    """Turns whose mark is missing or cannot be read → the mark."""
     found: Repair
+    odd: Mapping[str, str] = field(default_factory=dict)
+    """Keys of another type → the type that each should have."""
 
 
 class Surveyor:
@@ -177,111 +209,124 @@ class Surveyor:
         self._server = server
         self._namespace = namespace
 
-    async def tapes(self, tape: str, skipped: Sequence[str] = ()) -> list[str]:
-        """The tape and its sidecars', as far as they are known."""
+    async def tapes(self, tape: str) -> list[str]:
+        """The tape, and those of its sidecars."""
         keys = TapeKeys(self._namespace, tape)
         names: set[str] = set()
         with self._server.outages():
-            if keys.state not in skipped:
+            if not await self._odd({keys.state: "hash"}):
                 fields = await self._server.commands.execute_command("HKEYS", keys.state)
-                names = {name.decode().partition("/")[0] for name in fields if b"/" in name}
-            # The one that every worker mounts is known also where `state` was lost.
-            spill = TapeKeys(self._namespace, sidecar_tape_name(tape, SPILL_SIDECAR))
-            if await self._server.commands.exists(spill.tape):
-                names.add(SPILL_SIDECAR)
-        return [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sorted(names))]
+                names = {name.decode(errors="replace").partition("/")[0] for name in fields if b"/" in name}
+            # Where `state` was lost only the keys themselves tell.
+            before = keys.tape.removesuffix(":tape") + SIDECAR_MARKER
+            async for key in self._server.commands.scan_iter(f"{before}*:tape", count=_ASKED_AT_ONCE):
+                names.add(key.decode(errors="replace").removeprefix(before).removesuffix(":tape"))
+        return [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sorted(names) if _SIDECAR.fullmatch(name))]
 
-    async def misplaced_keys(self, tape: str) -> tuple[str, ...]:
-        """The keys of the tape and its sidecars that are of another type."""
+    async def survey(self, tape: str) -> Survey:
+        """Read the tape whole."""
         keys = TapeKeys(self._namespace, tape)
-        types = {
-            keys.state: "hash",
-            keys.turns: "hash",
-            keys.lock: "string",
-            keys.fence: "string",
-            keys.parked_turns: "zset",
-            keys.damaged: "stream",
-            **dict.fromkeys(keys.batches, "hash"),
+        odd = await self._odd(await self._types(keys))
+        known = {} if keys.state in odd else await self._state(keys)
+        told = await self._told(keys, odd)
+        if misplaced := _misplaced(told, known):
+            told = await self._told(keys, odd, misplaced)
+        if not (told.length or known or odd):
+            return Survey(keys, told, {}, {}, Repair(tape))
+        marks = await self._marks(keys, odd)
+        rebuilt = []
+        if ({} if keys.anchors in odd else await self._anchors(keys)) != members(told.anchors):
+            rebuilt.append("anchors")
+        if ({} if keys.latest in odd else await self._latest(keys)) != latest_of(told.anchors):
+            rebuilt.append("latest")
+        state = _state_of(told, known, marks, main=not keys.sidecar)
+        if any(known.get(name, "") != value for name, value in state.items()):
+            rebuilt.append("state")
+        missing_marks = {
+            receipt.turn: Committed(receipt.id, receipt.status, receipt.steers).mark
+            for receipt in told.receipts
+            if receipt.turn not in marks
         }
-        misplaced = await self._of_other_type(types)
-        with self._server.outages():
-            opened = None
-            if keys.state not in misplaced:
-                opened = await self._server.commands.execute_command("HGET", keys.state, "open")
-        types = {}
-        if opened:
-            types = {keys.frames(opened.decode()): "stream", keys.journal(opened.decode()): "stream"}
-        for name in await self.tapes(tape, misplaced):
-            stream, anchors, latest = TapeKeys(self._namespace, name).written
-            types |= {stream: "stream", anchors: "zset", latest: "hash"}
-        return (*misplaced, *await self._of_other_type(types))
+        if missing_marks:
+            rebuilt.append("turns")
+        if told.receipts and await self._token(keys, odd) < max(receipt.token for receipt in told.receipts):
+            rebuilt.append("fence")
+        if keys.tape not in odd and await self._is_stuck(keys, state):
+            rebuilt.append("last id")
+        last = _number(known, "last")
+        beyond = sum(number > last for number in told.numbers) if "last" in known else 0
+        # Where `state` was lost, every number up to the last was somebody's.
+        once = _number(known, "count") if "count" in known else int(state["last"])
+        missing = max(0, once - (told.count - beyond))
+        # Of a key that a sidecar shares its owner tells.
+        renamed = tuple(key for key in odd if not (keys.sidecar and key == keys.state))
+        found = Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt), renamed)
+        return Survey(keys, told, state, missing_marks, found, odd)
 
-    async def _of_other_type(self, types: Mapping[str, str]) -> tuple[str, ...]:
+    async def _types(self, keys: TapeKeys) -> dict[str, str]:
+        """The keys of the tape → the type that each should have."""
+        stream, anchors, latest = keys.written
+        types = {stream: "stream", anchors: "zset", latest: "hash", keys.damaged: "stream", keys.state: "hash"}
+        if keys.sidecar:
+            return types
+        types |= {keys.turns: "hash", keys.lock: "string", keys.fence: "string", keys.parked_turns: "zset"}
+        types |= dict.fromkeys(keys.batches, "hash")
+        opened = None
+        if not await self._odd({keys.state: "hash"}):
+            with self._server.outages():
+                opened = await self._server.commands.execute_command("HGET", keys.state, "open")
+        with suppress(UnicodeDecodeError):
+            if opened:
+                types |= {keys.frames(opened.decode()): "stream", keys.journal(opened.decode()): "stream"}
+        return types
+
+    async def _odd(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Those of the keys that are of another type, or a lock that never ends."""
         with self._server.outages():
             async with self._server.commands.pipeline(transaction=False) as pipe:
                 for key in types:
                     pipe.type(key)
+                    pipe.ttl(key)
                 found = await pipe.execute()
-        return tuple(
-            key
-            for (key, expected), there in zip(types.items(), found, strict=True)
+        return {
+            key: expected
+            for (key, expected), there, ttl_s in zip(types.items(), found[::2], found[1::2], strict=True)
             if there.decode() not in {expected, "none"}
-        )
+            or (key.endswith(":lock") and there.decode() == "string" and ttl_s == -1)
+        }
 
-    async def survey(self, tape: str, skipped: Sequence[str] = ()) -> Survey:
-        """Read the tape whole; `skipped` are keys of another type, which are as if they were not there."""
-        keys = TapeKeys(self._namespace, tape)
-        told = Told()
-        if keys.tape not in skipped:
-            told = await self._told(keys)
-            if misplaced := _misplaced(told):
-                told = await self._told(keys, misplaced)
-        known = {} if keys.state in skipped else await self._state(keys)
-        if not (told.length or known):
-            return Survey(keys, told, {}, {}, Repair(tape))
-        state = _state_of(told, known, main=not keys.sidecar)
-        rebuilt = []
-        if ({} if keys.anchors in skipped else await self._anchors(keys)) != members(told.anchors):
-            rebuilt.append("anchors")
-        if ({} if keys.latest in skipped else await self._latest(keys)) != latest_of(told.anchors):
-            rebuilt.append("latest")
-        if any(known.get(name, "") != value for name, value in state.items()):
-            rebuilt.append("state")
-        marks = await self._missing_marks(keys, told.receipts, skipped)
-        if marks:
-            rebuilt.append("turns")
-        if keys.tape not in skipped and await self._is_stuck(keys, state):
-            rebuilt.append("last id")
-        last = _number(known, "last")
-        beyond = sum(number > last for number in told.numbers) if known else 0
-        missing = max(0, _number(known, "count") - (told.count - beyond))
-        return Survey(keys, told, state, marks, Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt)))
-
-    async def _told(self, keys: TapeKeys, misplaced: Collection[str] = ()) -> Told:
+    async def _told(self, keys: TapeKeys, odd: Collection[str], misplaced: Collection[str] = ()) -> Told:
         told = Told(misplaced)
-        async for stream_id, flat in self.entries(keys):
-            told.add(stream_id, flat)
+        if keys.tape not in odd:
+            async for stream_id, flat in self.entries(keys):
+                told.add(stream_id, flat)
         return told
 
     async def entries(self, keys: TapeKeys) -> AsyncIterator[tuple[bytes, Sequence[bytes]]]:
         """All entries of a stream, whoever wrote them: id, and names and values as the server sends them."""
-        start = "-"
+        start, count = "-", _FIRST_PAGE_ENTRIES
         while True:
             with self._server.outages():
-                page = await self._server.commands.execute_command(
-                    b"XRANGE", keys.tape, start, "+", "COUNT", _PAGE_ENTRIES
-                )
+                page = await self._server.commands.execute_command(b"XRANGE", keys.tape, start, "+", "COUNT", count)
             for stream_id, flat in page:
                 yield stream_id, flat
-            if len(page) < _PAGE_ENTRIES:
+            if len(page) < count:
                 return
             start = f"({page[-1][0].decode()}"
+            size_bytes = sum(len(value) for _, flat in page for value in flat)
+            fitting = _PAGE_BYTES * len(page) // (size_bytes + 1)
+            count = max(1, min(count * 2, fitting, _LARGEST_PAGE_ENTRIES))
 
     async def _state(self, keys: TapeKeys) -> dict[str, str]:
+        """The fields of the tape, without what none of us could have written."""
         names = _FIELDS if keys.sidecar else (*_FIELDS, *_MAIN_FIELDS)
         with self._server.outages():
             values = await self._server.commands.execute_command("HMGET", keys.state, *keys.fields(*names))
-        return {name: value.decode(errors="replace") for name, value in zip(names, values, strict=True) if value}
+        return {
+            name: text
+            for name, value in zip(names, values, strict=True)
+            if value and _is_fit(name, text := value.decode(errors="replace"))
+        }
 
     async def _anchors(self, keys: TapeKeys) -> dict[bytes, float]:
         with self._server.outages():
@@ -292,21 +337,24 @@ class Surveyor:
             flat = await self._server.commands.execute_command(b"HGETALL", keys.latest)
             return dict(zip(flat[::2], flat[1::2], strict=True))
 
-    async def _missing_marks(
-        self, keys: TapeKeys, receipts: Sequence[Receipt], skipped: Sequence[str]
-    ) -> dict[str, str]:
-        missing: dict[str, str] = {}
-        told = iter(receipts)
-        while part := list(islice(told, _ASKED_AT_ONCE)):
-            found: Sequence[bytes | None] = [None] * len(part)
-            if keys.turns not in skipped:
-                with self._server.outages():
-                    turns = [receipt.turn for receipt in part]
-                    found = await self._server.commands.execute_command("HMGET", keys.turns, *turns)
-            for receipt, mark in zip(part, found, strict=True):
-                if mark is None:
-                    missing[receipt.turn] = Committed(receipt.id, receipt.status, receipt.steers).mark
-        return missing
+    async def _marks(self, keys: TapeKeys, odd: Collection[str]) -> dict[str, Committed]:
+        """What is committed, by the marks that can be read."""
+        marks: dict[str, Committed] = {}
+        if keys.sidecar or keys.turns in odd:
+            return marks
+        with self._server.outages():
+            async for turn, mark in self._server.commands.hscan_iter(keys.turns, count=_ASKED_AT_ONCE):
+                with suppress(TapeBlocked, UnicodeDecodeError):
+                    marks[turn.decode()] = Committed.from_mark(mark)
+        return marks
+
+    async def _token(self, keys: TapeKeys, odd: Collection[str]) -> int:
+        if keys.fence in odd:
+            return 0
+        with self._server.outages():
+            fence = await self._server.commands.get(keys.fence)
+        token = (fence or b"").partition(b":")[0]
+        return int(token) if token.isdigit() and len(token) < 17 else 0
 
     async def _is_stuck(self, keys: TapeKeys, state: Mapping[str, str]) -> bool:
         """Whether the stream refuses the id that the next entry would have."""
@@ -319,27 +367,45 @@ class Surveyor:
         return _order(about["last-generated-id"].decode()) >= (next_ms, int(state["last"]) + 1)
 
 
-def _state_of(told: Told, known: Mapping[str, str], *, main: bool) -> dict[str, str]:
-    """What a tape's fields in `state` should be. What only `state` knows, as it is: what it says beyond the entries."""
+def _is_fit(name: str, value: str) -> bool:
+    match name:
+        case "receipt" | "usage" | "anchor":
+            return _ID.fullmatch(value) is not None
+        case "digest":
+            return _DIGEST.fullmatch(value) is not None
+        case "open" | "opener":
+            return True
+        case _:
+            return value.isascii() and value.isdecimal() and int(value) < _LARGEST
+
+
+def _state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committed], *, main: bool) -> dict[str, str]:
+    """What a tape's fields in `state` should be: what the entries say, and what was known beyond them."""
+    ends = [(_number(known, "ms"), _number(known, "last")), (told.last_ms, told.last)]
+    if "last" not in known:
+        # A receipt that is gone was given all the same: its number does not come again.
+        ends += [end for mark in marks.values() if (end := _order(mark.receipt_id)) > ends[1]]
     state = {
-        "generation": str(max(_number(known, "generation"), int(told.reset.get("generation", 0)))),
+        "generation": str(max(_number(known, "generation"), told.generation)),
         "count": str(told.count),
-        "last": str(max(_number(known, "last"), told.last)),
-        "ms": str(max(_number(known, "ms"), told.last_ms)),
+        "last": str(max(number for _, number in ends)),
+        "ms": str(max(ms for ms, _ in ends)),
         "usage": told.usage,
         "anchor": told.anchors[-1][0] if told.anchors else "",
     }
-    if main:
-        receipt = known.get("receipt", ""), known.get("digest", "")
-        if _order(told.last_receipt[0]) > _order(receipt[0]) or not receipt[1]:
-            receipt = told.last_receipt
-        state["receipt"], state["digest"] = receipt
+    if not main:
+        return state
+    receipt = known.get("receipt", ""), known.get("digest", "")
+    if not all(receipt) or not _order(told.last_receipt[0]) < _order(receipt[0]) <= (int(state["ms"]), _LARGEST):
+        receipt = told.last_receipt
+    state |= dict(zip(("receipt", "digest"), receipt, strict=True))
+    if known.get("open") in marks:
+        state |= {"open": "", "opener": ""}
     return state
 
 
 def _number(known: Mapping[str, str], name: str) -> int:
-    value = known.get(name, "")
-    return int(value) if value.isdecimal() else 0
+    return int(known.get(name, 0))
 
 
 def members(anchors: Sequence[tuple[str, str]]) -> dict[bytes, float]:

@@ -8,6 +8,7 @@ have one digest and anybody can redo it from a plain export.
 """
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -113,11 +114,32 @@ class Receipt:
         """The receipt that an entry holds. Raises ValueError if it is none."""
         if entry.kind != "event" or entry.payload.get("name") != RECEIPT_EVENT:
             raise ValueError(f"entry {entry.id} is no receipt")
-        return cls(**entry.payload["data"], id=stream_id)
+        data = entry.payload["data"]
+        if not _is_well_formed(data):
+            raise ValueError(f"entry {entry.id} is no receipt of ours")
+        return cls(**data, id=stream_id)
 
     def placed(self, stream_id: str) -> "Receipt":
         """The same receipt at the place that the store gave it."""
         return replace(self, id=stream_id)
+
+
+_NUMBERS = ("attempt", "steers", "token", "seen", "entries")
+_LARGEST = 2**53
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def _is_well_formed(data: Any) -> bool:
+    """Whether what is named a receipt has the fields of one: an event of any name may be appended by anybody."""
+    return (
+        isinstance(data, dict)
+        and isinstance(data.get("turn"), str)
+        and data.get("status") in ("completed", "failed", "cancelled")
+        and all(type(data.get(name)) is int and 0 <= data[name] < _LARGEST for name in _NUMBERS)
+        and (data.get("answer") is None or type(data["answer"]) is int)
+        and isinstance(data.get("digest"), str)
+        and _DIGEST.fullmatch(data["digest"]) is not None
+    )
 
 
 def receipt_in(entry: TapeEntry) -> Receipt | None:

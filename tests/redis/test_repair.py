@@ -1,6 +1,9 @@
 """Repair: a tape that refuses every write can be written again, nothing is thrown away, and what is gone stays told."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,11 +11,14 @@ import pytest
 from bub_redis.errors import InvalidInput, SessionBusy, TapeBlocked
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.script import Script
 from bub_redis.storage.survey import Repair
 from bub_redis.tape import SpillStore, Tape, TapeEntry
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.receipt import verify_entries
+from bub_redis.testing import EmbeddedServer
 from tests.entries import say, texts
+from tests.redis.proxy import proxied
 
 SPILL = SpillStore(threshold_tokens=1)
 
@@ -166,6 +172,15 @@ def hashes(store: RedisTapeStore) -> Any:
     return store.server.commands
 
 
+@asynccontextmanager
+async def forced_session(store: RedisTapeStore) -> AsyncIterator[None]:
+    """Somebody holds the session, whatever else is wrong with the tape."""
+    lock = TapeKeys(store.namespace, "t").lock
+    await store.server.commands.set(lock, "-:secret:at-work", px=60_000)
+    yield
+    await store.server.commands.delete(lock)
+
+
 LOST = ["anchors", "latest", "state", "turns"]
 
 
@@ -189,7 +204,7 @@ async def test_keys_beside_the_stream_are_made_anew(
     )
     if fields:
         # The event of the repair moved the tape on, and no fork is open that could repeat what it wrote ahead.
-        other = {b"count", b"last", b"ms", b"spill/batch", b"spill/batch_id"}
+        other = {b"count", b"last", b"ms", b"repair", b"spill/repair", b"spill/batch", b"spill/batch_id"}
         now = await commands.hgetall(key)
         assert now.keys() - other == fields.keys() - other
         assert all(now[field] == fields[field] for field in fields.keys() - other)
@@ -292,6 +307,101 @@ async def test_a_session_that_is_worked_on_is_not_repaired(
         assert await dumped(redis_store) == before
 
 
+async def test_a_repair_that_is_refused_opens_nothing_half_way(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys
+) -> None:
+    """A tape without its marks would commit a turn again, so it stays as it is until all is mended at once."""
+    await redis_store.server.commands.set(keys.turns, "somebody's")
+    async with forced_session(redis_store):
+        before = await dumped(redis_store)
+        with pytest.raises(SessionBusy):
+            await redis_store.repair("t")
+        assert await dumped(redis_store) == before
+
+
+@pytest.mark.parametrize("script", ["seize", "repair"])
+async def test_a_lost_reply_to_a_repair_repeats_nothing(
+    redis_store: RedisTapeStore, server: EmbeddedServer, tape: Tape, keys: TapeKeys, tmp_path: Path, script: str
+) -> None:
+    commands = hashes(redis_store)
+    anchors = await commands.zrange(keys.anchors, 0, -1)
+    await commands.delete(keys.anchors)
+    await commands.delete(keys.fence)
+    async with (
+        proxied(server, tmp_path) as proxy,
+        RedisTapeStore.from_url(proxy.url, namespace=redis_store.namespace) as store,
+    ):
+        await store.repair("t")  # so that the server knows the scripts
+        await commands.delete(keys.anchors)
+        proxy.lose_reply_to(Script("bub_redis.storage", script).sha.encode(), times=2)
+        assert (await store.repair("t"))[0].rebuilt == ("anchors",)
+        assert proxy.struck == 2
+    assert await commands.zrange(keys.anchors, 0, -1) == anchors
+    await writes(tape)
+
+
+GARBAGE = [
+    *((name, value) for name in ("last", "ms", "count", "generation") for value in (b"abc", b"-3", b"9" * 23)),
+    *((name, value) for name in ("receipt", "digest", "usage", "anchor") for value in (b"abc", b"\xff")),
+    ("receipt", b"9999999999999-4"),
+    ("spill/last", b"abc"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), GARBAGE)
+async def test_fields_that_nobody_of_us_wrote_are_made_anew(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys, name: str, value: bytes
+) -> None:
+    commands = hashes(redis_store)
+    before = await commands.hget(keys.state, name)
+    await commands.hset(keys.state, name, value)
+    assert any(found.rebuilt == ("state",) for found in await repaired(redis_store))
+    if name not in {"count", "last", "ms"}:
+        assert await commands.hget(keys.state, name) == before
+    await writes(tape)
+    assert (await verify_entries(redis_store.oldest_first("t"))).intact
+
+
+async def test_a_mark_that_cannot_be_read_is_made_anew(redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys) -> None:
+    commands = hashes(redis_store)
+    marks = await commands.hgetall(keys.turns)
+    await commands.hset(keys.turns, next(iter(marks)), "garbage")
+    with pytest.raises(TapeBlocked, match="tape repair"):
+        await redis_store.committed("t", next(iter(marks)).decode())
+    await repaired(redis_store)
+    assert await commands.hgetall(keys.turns) == marks
+
+
+@pytest.mark.parametrize("number", [0, 2**53 + 1, 2**64 - 1])
+async def test_an_entry_by_hand_takes_nobodys_place(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys, number: int
+) -> None:
+    """With the number of our last one, or with one that nobody can count."""
+    head = await redis_store.head("t")
+    before = await tape.query().all()
+    fields: Any = dict(zip(StoredEntry._fields, say("by hand").encode(), strict=True))
+    await redis_store.server.commands.xadd(keys.tape, fields, id=f"{head.last_ms + 1}-{number or head.last}")
+    assert (await repaired(redis_store))[0].foreign == 1
+    assert (await tape.query().all())[:-1] == before
+    await writes(tape)
+    assert (await verify_entries(redis_store.oldest_first("t"))).intact
+
+
+async def test_a_sidecar_is_found_where_state_was_lost(redis_store: RedisTapeStore, keys: TapeKeys) -> None:
+    notes = "t__sidecar__notes"
+    await redis_store.append("t", say("a"))
+    await redis_store.append(notes, say("a note"))
+    await redis_store.server.commands.delete(keys.state)
+    assert [found.tape for found in await repaired(redis_store)] == ["t", notes]
+    await redis_store.append(notes, say("another"))
+
+
+async def test_a_lock_without_end_is_set_aside(redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys) -> None:
+    await redis_store.server.commands.set(keys.lock, "1:x:gone")
+    assert (await repaired(redis_store))[0].renamed == (keys.lock,)
+    await writes(tape)
+
+
 async def test_a_tape_that_there_is_not_needs_no_repair(redis_store: RedisTapeStore) -> None:
     assert not any(found.needed for found in await repaired(redis_store))
     assert await redis_store.list_tapes() == []
@@ -320,7 +430,7 @@ async def test_a_repair_that_is_cut_short_anywhere_may_be_repeated(
     commands = redis_store.server.commands
     before = await tape.query().all()
     finished = False
-    for steps in range(0, 400, 8):
+    for steps in range(0, 1200, 16):
         await commands.xadd(keys.tape, {"by": "hand"}, id=f"{99999999999999 + steps}-0")
         await commands.delete(keys.anchors)
         work = asyncio.create_task(hasty.repair("t"))
