@@ -9,7 +9,9 @@ import inspect
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -28,15 +30,16 @@ _THEIRS = f"_users_{_OURS}"
 async def load_agent(settings: Settings) -> Agent:
     """The agent that `BUB_AGENT` names, or a plain one on `BUB_MODEL`.
 
-    The attribute is an Agent, or a function, sync or async, that returns one. Raises ConfigError that says what was
-    found instead, also for a model whose provider is not known.
+    The attribute is an Agent, or a function, sync or async, that returns one; it may be left without a model, for turns
+    that name theirs. Raises ConfigError that says what was found instead, also for a model whose provider is not known.
     """
     if settings.agent is None:
         if settings.model is None:
             raise ConfigError("nothing to run: name an agent as module:attribute, or a model in BUB_MODEL")
         agent = Agent(model=settings.model)
     else:
-        agent = await _named_agent(settings.agent)
+        with _silent_coroutines():
+            agent = await _named_agent(settings.agent)
     if agent.model is None and settings.model is not None:
         agent.model = settings.model
     for model in (agent.model, *agent.fallbacks):
@@ -54,24 +57,37 @@ def check_model(model: str) -> str:
     return model
 
 
+@contextmanager
+def _silent_coroutines() -> Iterator[None]:
+    """Let nothing be said of coroutines that the user's code made and left: what is wrong with it is one line."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        yield
+
+
 async def _named_agent(spec: str) -> Agent:
     found = _attribute(spec)
-    agent = found if isinstance(found, Agent) or not callable(found) else _called(found, spec)
-    if inspect.isawaitable(agent):
-        agent = await agent
+    agent = found if isinstance(found, Agent) or not callable(found) else await _made(found, spec)
     if not isinstance(agent, Agent):
         raise ConfigError(f"{spec} is a {type(agent).__name__}; an Agent, or a function returning one, is needed")
     return agent
 
 
-def _called(function: Callable[[], object], spec: str) -> object:
+async def _made(function: Callable[[], object], spec: str) -> object:
+    """What the user's function returns. Raises ConfigError naming the line on which it fails."""
     try:
         inspect.signature(function).bind()
     except (TypeError, ValueError):
         raise ConfigError(
             f"{spec} cannot be called without arguments; an Agent, or a function returning one, is needed"
         ) from None
-    return function()
+    try:
+        made = function()
+        return await made if inspect.isawaitable(made) else made
+    except (Exception, SystemExit) as error:  # the edge to the user's code: anything may come out of a function
+        problem = _broken(f"{spec} makes no agent", error)
+    # Outside, where nothing keeps the user's frames: what they hold goes before its warnings are heard again.
+    raise problem
 
 
 def _attribute(spec: str) -> object:
@@ -101,22 +117,26 @@ def _imported(name: str) -> ModuleType:
     """The user's module. Raises ConfigError if there is none, or naming the line on which its import fails."""
     try:
         return _import_users(name)
-    except ModuleNotFoundError as error:
+    except (Exception, SystemExit) as error:  # the edge to the user's code: anything may come out of an import
+        problem = _not_imported(name, error)
+    raise problem
+
+
+def _not_imported(name: str, error: BaseException) -> ConfigError:
+    if isinstance(error, ModuleNotFoundError):
         missing = (error.name or "").replace(_THEIRS, _OURS)
         if missing and f"{name}.".startswith(f"{missing}."):
-            raise ConfigError(f"no module {missing!r} in {os.getcwd()} or among the installed ones") from None
-        raise _broken(name, error) from error
-    except Exception as error:  # the edge to the user's code: anything may come out of an import
-        raise _broken(name, error) from error
+            return ConfigError(f"no module {missing!r} in {os.getcwd()} or among the installed ones")
+    return _broken(f"{name} cannot be imported", error)
 
 
-def _broken(name: str, error: Exception) -> ConfigError:
+def _broken(what: str, error: BaseException) -> ConfigError:
     if isinstance(error, SyntaxError):
         place, said = f"{error.filename} line {error.lineno}", error.msg
     else:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
         place, said = f"{frames[-1].filename} line {frames[-1].lineno}", str(error)
-    return ConfigError(f"{name} cannot be imported: {type(error).__name__} in {place}: {said}")
+    return ConfigError(f"{what}: {type(error).__name__} in {place}: {said}")
 
 
 def _import_users(name: str) -> ModuleType:

@@ -155,6 +155,13 @@ async def run_worker(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, worker.drain)
+        if agent.model is None:
+            # No error: a turn may name its own.
+            log.warning(
+                "agent.has_no_model",
+                agent=agent.name,
+                remedy="set BUB_MODEL; until then every turn fails that names no model of its own (--model)",
+            )
         log.info("worker.ready", agent=agent.name, max_jobs=settings.max_jobs, worker=worker_id)
         with suppress(asyncio.CancelledError):
             await worker.async_run()

@@ -11,6 +11,7 @@ from typing import NoReturn
 import typer
 
 from bub_redis.cli import chat, config, demo, doctor, exits, queue, tape, turn, worker
+from bub_redis.cli.streams import OutputLost, prepare_streams
 from bub_redis.errors import BubError
 
 app = typer.Typer(
@@ -34,14 +35,23 @@ app.add_typer(config.app)
 
 def main() -> NoReturn:
     """Run the command line and exit with one of the codes in `exits`."""
-    for stream in (sys.stdout, sys.stderr):
-        # A locale without UTF-8 must not turn an answer into a traceback.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    sys.exit(execute(sys.argv[1:]))
+    prepare_streams()
+    try:
+        code = execute(sys.argv[1:])
+        # Here, since at exit nobody could say what is wrong with it.
+        sys.stdout.flush()
+    except OutputLost as lost:
+        code = exits.ExitCode.BROKEN_PIPE if lost.reader_left else exits.ExitCode.FAILED
+        if not lost.reader_left:
+            _complain(str(lost))
+    except BrokenPipeError:
+        # Of stderr: stdout raises OutputLost.
+        code = exits.ExitCode.BROKEN_PIPE
+    sys.exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command in this process; its exit code."""
+    """Run one command in this process; its exit code. Raises OutputLost."""
     try:
         code = app(list(arguments), prog_name="bub-redis", standalone_mode=False)
     except typer.TyperException as error:

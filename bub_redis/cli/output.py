@@ -50,10 +50,6 @@ class Terminal(Console):
         for name, fact in facts:
             self.print(Text.assemble((f"{name:<{width}}  ", "dim"), one_line(fact)))
 
-    def on_broken_pipe(self) -> None:
-        """Leave a broken pipe to `running.run`; rich, which calls this where it caught it, would end the process."""
-        raise
-
 
 def printable(text: str) -> str:
     """`text` without what could drive a terminal: control characters other than newline and tab, lone surrogates."""

@@ -1,9 +1,7 @@
 """Running what a command does on an event loop, so that every way out cleans up."""
 
 import asyncio
-import os
 import signal
-import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -25,10 +23,8 @@ def run(work: Coroutine[Any, Any, ExitCode | None]) -> None:
     """
     try:
         code = asyncio.run(_stoppable(work))
-        # Here, since at exit a reader that is gone would be a traceback.
-        sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Of stderr: stdout raises OutputLost.
         code = ExitCode.BROKEN_PIPE
     if code:
         raise typer.Exit(code)

@@ -5,6 +5,8 @@ import time
 from bub_redis.cli.rendering import ago, seconds_text
 from bub_redis.turns.overview import OpenTurn
 
+NO_WORKER = "no worker runs yet, so turns wait: start one with `bub-redis worker MODULE:ATTRIBUTE`"
+
 
 def why(turn: OpenTurn) -> str:
     """What the turn waits for, or who runs it, and what went wrong before."""

@@ -33,6 +33,8 @@ class WorkerProcess:
     log: Path
     id: str = ""
     """What the worker calls itself, once it is ready."""
+    lacks_model: bool = False
+    """Whether its agent has no model, once it is ready: turns must name theirs."""
 
     @property
     def pid(self) -> int:
@@ -46,6 +48,7 @@ class WorkerProcess:
         """Wait until it takes turns. Raises WorkerFailed with what it said if it ends instead."""
         for _ in range(int(_START_LIMIT_S / _PROBE_INTERVAL_S)):
             for line in self._lines():
+                self.lacks_model |= line.get("event") == "agent.has_no_model"
                 if line.get("event") == "worker.ready":
                     self.id = line["worker"]
                     return

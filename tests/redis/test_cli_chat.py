@@ -91,13 +91,37 @@ def test_other_commands_and_a_second_chat_find_the_server(env: dict[str, str]) -
         sent = bub_redis("turn", "enqueue", "s", "hello", "--follow", env=env)
         assert sent.stdout.splitlines()[1].startswith("You said: hello")
         second = bub_redis("chat", "s", env=env, stdin="again\n")
-        assert (second.returncode, second.stderr) == (0, "")
+        assert (second.returncode, second.stderr) == (
+            0,
+            f"uses the server that another chat started, data in {env['BUB_HOME']}/server: it ends with that chat\n",
+        )
         assert bub_redis("tape", "ls", env=env).stdout.splitlines()[1].startswith("s ")
         first.type(CTRL_D)
         assert first.wait() == 0
     gone = bub_redis("tape", "ls", env=env)
     assert gone.returncode == 5
     assert complaint(gone).startswith("no answer from redis://localhost:6379/0")
+
+
+@own_server
+@pytest.mark.parametrize("during", ["the prompt", "a turn"])
+def test_a_second_chat_ends_with_the_one_whose_server_it_uses(home: Path, env: dict[str, str], during: str) -> None:
+    with on_terminal("chat", "--agent", AGENT, env=env) as first:
+        first.wait_for("> ")
+        with on_terminal("chat", "s", env=env) as second:
+            second.wait_for("uses the server that another chat started")
+            second.wait_for("> ")
+            if during == "a turn":
+                second.type("wait 20" + ENTER)
+                second.wait_for("→ wait(")
+            first.type(CTRL_D)
+            assert first.wait() == 0
+            if during == "the prompt":
+                second.type("hello" + ENTER)
+            second.wait_for("the chat that started the server has left and ended it; start chat again to go on")
+            assert second.wait() == 5
+            assert "Traceback" not in second.shown
+    assert processes(home) == []
 
 
 @own_server
@@ -192,6 +216,16 @@ def test_an_agent_that_is_not_there_is_wrong_usage(home: Path, env: dict[str, st
     refused = bub_redis("chat", "--agent", "nowhere:agent", env=env, stdin="hello\n")
     assert "no module 'nowhere'" in complaint(refused)
     assert refused.returncode == 1
+    assert processes(home) == []
+
+
+@own_server
+def test_an_agent_without_a_model_is_found_out_at_once(home: Path, env: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("from bub_redis import Agent\nagent = Agent()\n", encoding="utf-8")
+    env = env | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    refused = bub_redis("chat", "--agent", "shop:agent", env=env, stdin="hello\n", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert complaint(refused) == "shop:agent has no model; name one by --model PROVIDER:MODEL, or in BUB_MODEL"
     assert processes(home) == []
 
 

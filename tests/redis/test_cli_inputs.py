@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -124,7 +125,8 @@ async def test_a_server_that_goes_away_while_a_turn_is_followed() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("tape", "show", "s"), ("tape", "show", "s", "--json"), ("tape", "search", "s", "x")]
+    "command",
+    [("tape", "show", "s"), ("tape", "show", "s", "--json"), ("tape", "search", "s", "x", "--limit", "300")],
 )
 def test_a_pipe_that_closes(settings: Settings, command: tuple[str, ...]) -> None:
     async def fill() -> None:
@@ -139,6 +141,51 @@ def test_a_pipe_that_closes(settings: Settings, command: tuple[str, ...]) -> Non
         reading.stdout.close()
         assert reading.stderr.read() == ""
     assert reading.returncode == 141
+
+
+def into(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command line with redirections."""
+    line = f'exec "$0" -m bub_redis.cli {command}'
+    return subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable], env=env, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["--help", "config show", "config show --json", "queue --json"])
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [(">/dev/full", "No space left on device"), (">&-", "stdout is closed")],
+    ids=["full", "closed"],
+)
+def test_output_that_cannot_be_written(settings: Settings, command: str, where: str, reason: str) -> None:
+    failed = into(f"{command} {where}", environment(settings))
+    assert failed.returncode == 1
+    assert complaint(failed) == f"the output cannot be written ({reason})"
+
+
+def test_closed_streams_stop_no_command_that_does_not_need_them(settings: Settings) -> None:
+    assert into("turn enqueue s hi --turn-id m1 2>&- <&-", environment(settings)).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["--help", "turn --help", "config show", "queue"])
+def test_a_reader_that_left_before_anything_was_said(settings: Settings, command: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        left = subprocess.run(
+            [sys.executable, "-m", "bub_redis.cli", *command.split()],
+            env=environment(settings),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (left.returncode, left.stderr) == (141, b"")
+
+
+def test_a_search_for_nothing_is_wrong_usage(cli: Cli) -> None:
+    refused = cli("tape", "search", "s", "")
+    assert refused.returncode == 2
+    assert complaint(refused).startswith("there is nothing to find in an empty text; ")
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,48 @@ def test_no_password_where_one_is_wanted(arguments: tuple[str, ...], locked_serv
     assert "wants a password; put it into the URL" in said
 
 
+def test_a_database_that_the_server_does_not_have(locked_server: EmbeddedServer) -> None:
+    code, said = refusal(COMMANDS["tape show"], f"unix://:the-right-one@{locked_server.socket_path}?db=99")
+    assert code == 2
+    assert said.endswith("has no database of that number; end the URL in another one, such as /0")
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://no-such-host.invalid:6379/0", "its host name cannot be resolved"),
+        ("unix:///nowhere/v.sock", "there is no such socket"),
+    ],
+)
+def test_why_there_is_no_answer(url: str, reason: str) -> None:
+    code, said = refusal(COMMANDS["tape show"], url)
+    assert code == 5
+    assert said == f"no answer from {url} ({reason}); is the server running and the URL right?"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("localhost:6379", "'localhost:6379' is no Redis URL; write redis://[:password@]host:port/0"),
+        ("me:secret@localhost:6379/0", "'***' is no Redis URL; "),
+        ("redis://:sec/ret@localhost/0", "'redis://***' is no Redis URL; "),
+        ("redis://:secret@localhost/x", "'redis://localhost:6379/x' ends in no database; write its number, such as /0"),
+        ("redis://:secret@localhost/-1", "'redis://localhost:6379/-1' ends in no database; "),
+        (
+            "redis://localhost/0?password=secret&foo=bar",
+            "the URL of redis://localhost:6379/0 has a parameter 'foo', which is not taken; remove it, or write",
+        ),
+        ("redis://localhost/0?db=x", "'redis://localhost:6379/0' is no Redis URL; "),
+        ("rediss://localhost/0?ssl_cert_reqs=perhaps", "'rediss://localhost:6379/0' is no Redis URL; "),
+    ],
+)
+def test_a_url_that_can_never_work(url: str, said: str) -> None:
+    code, complained = refusal(COMMANDS["tape show"], url)
+    assert code == 2
+    assert complained.startswith(said)
+    assert "sec" not in complained
+
+
 @pytest.mark.parametrize(
     ("name", "value", "cause"),
     [

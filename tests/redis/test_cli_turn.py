@@ -2,12 +2,17 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 
 import pytest
 
+from bub_redis.cli.turn.standstill import standstill
 from bub_redis.settings import Settings
-from bub_redis.turns import TurnClient
+from bub_redis.storage.keys import TapeKeys
+from bub_redis.testing import wait_until
+from bub_redis.turns import Turn, TurnClient
+from bub_redis.turns.overview import OpenTurn, QueueOverview
 from tests.redis.agents import agent
 from tests.redis.commands import bub_redis, complaint, environment, invoke, json_lines, start
 from tests.redis.workers import working
@@ -16,6 +21,24 @@ from tests.redis.workers import working
 @pytest.fixture
 def env(settings: Settings) -> dict[str, str]:
     return environment(settings)
+
+
+def open_turn(turn: Turn, *, place: int, handed_back: str | None) -> OpenTurn:
+    return OpenTurn(
+        turn,
+        status="queued",
+        place=place,
+        attempt=1,
+        crashes=0,
+        worker=None,
+        enqueued_ms=0,
+        started_ms=None,
+        due_ms=None,
+        cancelled=False,
+        overdue=False,
+        handed_back=handed_back,
+        prompt="hi",
+    )
 
 
 async def enqueue(env: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -119,6 +142,73 @@ async def test_the_result_of_a_turn_is_its_answer_and_for_programs_its_receipt(
     assert json.loads(told.stdout) == json.loads(json.dumps(result.as_dict()))
     plain = await asyncio.to_thread(bub_redis, "turn", "result", "s", "m1", env=env)
     assert (plain.returncode, plain.stdout, plain.stderr) == (0, "echo: hello\n", "")
+
+
+async def test_follow_says_that_no_worker_runs(settings: Settings, env: dict[str, str]) -> None:
+    with start("turn", "enqueue", "s", "hello", "--follow", env=env) as following:
+        assert following.stderr is not None
+        said = await asyncio.to_thread(following.stderr.readline)
+        assert said.startswith("no worker runs yet, so turns wait: start one with `bub-redis worker")
+        async with working(settings, agent):
+            shown, more = await asyncio.to_thread(following.communicate)
+    assert "echo: hello" in shown
+    assert (following.returncode, more) == (0, "")
+
+
+async def test_follow_says_once_why_a_turn_is_blocked(
+    settings: Settings, client: TurnClient, env: dict[str, str]
+) -> None:
+    await client.server.commands.xadd(TapeKeys(settings.namespace, "s").tape, {"by": "hand"})
+    async with working(settings, agent):
+        with start("turn", "enqueue", "s", "hello", "--turn-id", "m1", "--follow", env=env) as following:
+            assert following.stderr is not None
+            said = await asyncio.to_thread(following.stderr.readline)
+            assert said.startswith("the turn is blocked: ") and "bub-redis tape " in said
+
+            async def tried_again() -> bool:
+                (turn,) = await QueueOverview(client.queue).turns_of("s")
+                return turn.attempt > 2
+
+            await wait_until(tried_again, "more attempts", timeout_s=20)
+            following.send_signal(signal.SIGINT)
+            _, more = await asyncio.to_thread(following.communicate)
+    (goes_on,) = more.splitlines()
+    assert goes_on.startswith("The turn goes on without you; ")
+    assert following.returncode == 130
+
+
+def test_a_turn_behind_a_blocked_one_names_it() -> None:
+    head, own = (Turn("s", "s", name) for name in ("m1", "m2"))
+    turns = [
+        open_turn(head, place=0, handed_back="the tape refuses; see `bub-redis tape verify s`"),
+        open_turn(own, place=1, handed_back=None),
+    ]
+    said = standstill(own, turns, worker_lives=True)
+    assert said.startswith("turn m1 before it ") and said.endswith(": the tape refuses; see `bub-redis tape verify s`")
+
+
+def test_a_turn_that_was_handed_back_has_its_reason_and_one_that_only_waits_has_none() -> None:
+    turn = Turn("s", "s", "m1")
+    waits = open_turn(turn, place=0, handed_back=None)
+    returned = open_turn(turn, place=0, handed_back="the provider is away")
+    said = "the turn was handed back and is tried again: the provider is away"
+    assert standstill(turn, [returned], worker_lives=True) == said
+    assert standstill(turn, [waits], worker_lives=True) == ""
+    assert standstill(turn, [], worker_lives=False) == ""
+
+
+async def test_ctrl_c_ends_the_line_and_says_how_to_follow_again(settings: Settings, env: dict[str, str]) -> None:
+    async with working(settings, agent):
+        words = " ".join("abcdefghijklmnopqrstuvwxyz")
+        with start("turn", "enqueue", "s", f"slowly {words}", "--turn-id", "m1", "--follow", env=env) as following:
+            assert following.stdout is not None
+            await asyncio.to_thread(following.stdout.readline)
+            assert await asyncio.to_thread(following.stdout.read, 1) == "a"
+            following.send_signal(signal.SIGINT)
+            shown, said = await asyncio.to_thread(following.communicate)
+    assert following.returncode == 130
+    assert shown.endswith("\n")
+    assert said.startswith("The turn goes on without you; follow it again with `bub-redis turn follow s m1 --after ")
 
 
 def test_a_waiting_turn_is_cancelled_at_once_and_again(env: dict[str, str]) -> None:

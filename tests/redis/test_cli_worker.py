@@ -1,6 +1,7 @@
 """`bub-redis worker`: it runs what is named, says what is wrong with what is not there, and ends when told to."""
 
 import asyncio
+import json
 import signal
 import sys
 import threading
@@ -112,6 +113,24 @@ async def test_a_package_of_the_users_called_worker_too(client: TurnClient, sett
         ),
         ("from bub_redis import Agent\nagent = Agent(fallbacks=['x'])", "worker:agent", "'x' is no model"),
         ("async def agent():\n    return 5", "worker:agent", "worker:agent is a int; an Agent, or a function"),
+        (
+            "def agent():\n    1 / 0",
+            "worker:agent",
+            "worker:agent makes no agent: ZeroDivisionError in {folder}/worker.py",
+        ),
+        (
+            "async def agent():\n    1 / 0",
+            "worker:agent",
+            "makes no agent: ZeroDivisionError in {folder}/worker.py line 2",
+        ),
+        (
+            "raise SystemExit(3)",
+            "worker:agent",
+            "worker cannot be imported: SystemExit in {folder}/worker.py line 1: 3",
+        ),
+        ("def agent():\n    exit(3)", "worker:agent", "worker:agent makes no agent: SystemExit in "),
+        # The coroutine is never awaited, of which Python would warn.
+        ("import asyncio\nasync def main(): ...\nasyncio.run(main())", "worker:main", "asyncio.run() cannot be called"),
     ],
 )
 async def test_what_is_wrong_with_the_users_module_is_one_line(
@@ -125,6 +144,23 @@ async def test_what_is_wrong_with_the_users_module_is_one_line(
         await load_agent(load_settings(agent=spec))
     monkeypatch.delitem(sys.modules, "_users_worker", raising=False)
     assert said.format(folder=tmp_path) in str(caught.value)
+
+
+def test_an_agent_without_a_model_is_told_of_at_the_start(settings: Settings, tmp_path: Path) -> None:
+    """It is no error: turns may name models of their own."""
+    (tmp_path / "shop.py").write_text("from bub_redis import Agent\nagent = Agent(name='shop')\n", encoding="utf-8")
+    env = environment(settings, PYTHONPATH=str(Path(__file__).parents[2]))
+    for variables, first in (({}, "agent.has_no_model"), ({"BUB_MODEL": "openai:gpt-5"}, "worker.ready")):
+        worker = start("worker", "shop:agent", env=env | variables, cwd=tmp_path)
+        assert worker.stderr is not None
+        try:
+            lines = iter(worker.stderr.readline, "")
+            said = next(json.loads(line) for line in lines if "server." not in line)
+        finally:
+            worker.kill()
+            worker.communicate()
+        assert said["event"] == first
+        assert "set BUB_MODEL" in said.get("remedy", "set BUB_MODEL")
 
 
 def test_a_server_that_may_drop_tapes_is_refused_unless_forced() -> None:

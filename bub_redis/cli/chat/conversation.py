@@ -7,10 +7,9 @@ connection can break and Ctrl-C is the terminal's own.
 import asyncio
 import signal
 import sys
-from contextlib import suppress
 from types import FrameType
 
-from bub_redis.cli.chat.house import House, open_house
+from bub_redis.cli.chat.house import HostLeft, House, open_house
 from bub_redis.cli.chat.lines import Left, piped_lines, typed_lines
 from bub_redis.cli.chat.turn import ChatTurn
 from bub_redis.cli.exits import ExitCode
@@ -20,7 +19,10 @@ from bub_redis.tape import session_tape_name
 
 
 def converse(session: str, *, model: str | None, agent: str | None) -> ExitCode:
-    """Talk until the person leaves; what chat started ends with it. Raises what `open_house` raises, InvalidInput."""
+    """Talk until the person leaves; what chat started ends with it.
+
+    Raises what `open_house` raises, InvalidInput, and HostLeft if the server was another chat's, which left.
+    """
     session_tape_name(session)
     _leave_at_sigterm()
     try:
@@ -34,8 +36,7 @@ def converse(session: str, *, model: str | None, agent: str | None) -> ExitCode:
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        with suppress(OSError):
-            sys.stdout.close()
+        # Of stderr: stdout raises OutputLost.
         return ExitCode.BROKEN_PIPE
 
 
@@ -44,6 +45,8 @@ def _typed(house: House, session: str) -> ExitCode:
     for line in typed_lines():
         try:
             _run(house, session, line)
+        except HostLeft:
+            raise
         except BubError as error:
             note(f"error: {error}")
     return ExitCode.OK

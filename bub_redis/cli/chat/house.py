@@ -8,15 +8,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bub_redis.cli.connect import connected
-from bub_redis.cli.embedded import command_settings, listens, serving
+from bub_redis.cli.embedded import command_settings, listens, running_url, serving
 from bub_redis.cli.output import note
+from bub_redis.cli.waiting import NO_WORKER
 from bub_redis.cli.worker_process import WorkerProcess, start_worker
-from bub_redis.errors import InvalidInput
+from bub_redis.errors import ConfigError, InvalidInput, Outage
 from bub_redis.settings import Settings, load_settings, variable
 from bub_redis.turns.overview import QueueOverview
 from worker.load import check_model
 
 _ECHO = "bub_redis.cli.chat.echo:agent"
+
+
+class HostLeft(Outage):
+    """The chat whose server this one used has left, and ended it."""
 
 
 @dataclass
@@ -27,11 +32,15 @@ class House:
     model: str | None = None
     """The model that each turn asks for; None for the workers' own."""
     worker: WorkerProcess | None = None
+    host: Path | None = None
+    """The home whose server another chat started and ends; None for one that stays."""
+    told: str = NO_WORKER
+    """What need not be said of why a turn waits: it was said before, or chat starts its own worker again."""
     _agent: str | None = None
     _logs: Path | None = None
 
     async def start_worker(self) -> None:
-        """Start the worker, in place of one that ended. Raises WorkerFailed."""
+        """Start the worker, in place of one that ended. Raises WorkerFailed; ConfigError for an agent without model."""
         if self._logs is None:
             return
         variables = {variable("redis_url"): self.settings.queue_address}
@@ -39,6 +48,13 @@ class House:
             variables[variable("model")] = self.model
         self.worker = start_worker("the worker", self._logs / "worker.log", self._agent, variables)
         await self.worker.ready()
+        if self.worker.lacks_model:
+            raise ConfigError(f"{self._agent} has no model; name one by --model PROVIDER:MODEL, or in BUB_MODEL")
+
+    def check_host(self) -> None:
+        """Raise HostLeft if the server was another chat's and has ended with it."""
+        if self.host is not None and running_url(self.host) is None:
+            raise HostLeft("the chat that started the server has left and ended it; start chat again to go on")
 
     def end(self) -> None:
         """End the worker; may be repeated."""
@@ -56,13 +72,12 @@ def open_house(*, model: str | None, agent: str | None) -> Iterator[House]:
         check_model(model)
     settings = command_settings()
     if not settings.model_fields_set.isdisjoint({"redis_url", "tape_url"}) or listens(settings.queue_address):
-        yield _found(settings, asyncio.run(_workers(settings)), model, agent)
+        yield _found(settings, model, agent)
         return
     with ExitStack() as stack:
         url = stack.enter_context(serving(settings.home))
         if url is None:
-            settings = command_settings()
-            yield _found(settings, asyncio.run(_workers(settings)), model, agent)
+            yield _found(command_settings(), model, agent)
             return
         house = House(
             load_settings(redis_url=url),
@@ -83,14 +98,18 @@ async def _workers(settings: Settings) -> int:
         return len(await QueueOverview(client.queue).workers())
 
 
-def _found(settings: Settings, workers: int, model: str | None, agent: str | None) -> House:
+def _found(settings: Settings, model: str | None, agent: str | None) -> House:
+    workers = asyncio.run(_workers(settings))
     if agent is not None:
         raise InvalidInput(
             "--agent is for the worker that chat starts; on a server that is there, start your own workers"
         )
     if not workers:
-        note("no worker runs yet, so turns wait: start one with `bub-redis worker MODULE:ATTRIBUTE`")
-    return House(settings, model)
+        note(NO_WORKER)
+    host = settings.home if settings.queue_address == running_url(settings.home) else None
+    if host is not None:
+        note(f"uses the server that another chat started, data in {_short(host / 'server')}: it ends with that chat")
+    return House(settings, model, host=host, told="" if workers else NO_WORKER)
 
 
 def _short(path: Path) -> str:

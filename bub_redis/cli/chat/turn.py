@@ -10,6 +10,7 @@ from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal, note
 from bub_redis.cli.patience import Patience
 from bub_redis.cli.turn.follow import FramePrinter
+from bub_redis.cli.turn.standstill import standstill_told
 from bub_redis.cli.worker_process import WorkerFailed
 from bub_redis.errors import Outage
 from bub_redis.turns import Frame, Turn, TurnClient
@@ -38,8 +39,8 @@ class ChatTurn:
     async def run(self) -> str:
         """The status of the turn.
 
-        Raises Left at a second Ctrl-C, SIGTERM or a closed terminal; Outage if one lasts longer than 30 s;
-        InvalidInput, QueueFull; WorkerFailed if chat's own worker cannot be kept alive.
+        Raises Left at a second Ctrl-C, SIGTERM or a closed terminal; Outage if one lasts longer than 30 s, HostLeft at
+        once; InvalidInput, QueueFull; WorkerFailed if chat's own worker cannot be kept alive.
         """
         following = asyncio.ensure_future(self._follow())
         watching = asyncio.ensure_future(self._watch())
@@ -83,13 +84,15 @@ class ChatTurn:
                         self._session, self._text, turn_id=self._id, model=self._house.model
                     )
                     patience.over()
-                    async for frame in client.follow(self._turn, after=after):
-                        await self._show(frame, client, self._turn)
-                        after = frame.id
-                        if frame.type == "finished":
-                            return str(frame.data["status"])
+                    async with standstill_told(client, self._turn, self._printer.end_line, told=self._house.told):
+                        async for frame in client.follow(self._turn, after=after):
+                            await self._show(frame, client, self._turn)
+                            after = frame.id
+                            if frame.type == "finished":
+                                return str(frame.data["status"])
             except Outage as outage:
                 self._printer.end_line()
+                self._house.check_host()
                 await patience.wait(outage)
 
     async def _show(self, frame: Frame, client: TurnClient, turn: Turn) -> None:

@@ -1,16 +1,20 @@
 """A turn as a person follows it: text as it arrives, a line for each tool call, and how it ended."""
 
+import asyncio
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rich.text import Text
 
 from bub_redis.cli.connect import connected
 from bub_redis.cli.exits import ExitCode
-from bub_redis.cli.output import Terminal, one_line, print_json, printable
+from bub_redis.cli.output import Terminal, note, one_line, print_json, printable
 from bub_redis.cli.rendering import call_text, result_text
+from bub_redis.cli.streams import OutputLost
+from bub_redis.cli.turn.standstill import standstill_told
 from bub_redis.errors import InvalidInput, Outage
 from bub_redis.turns import Frame, Turn, TurnClient
 
@@ -28,21 +32,36 @@ async def follow_named(session: str, turn_id: str, *, after: str | None, as_json
 
 
 async def follow_turn(client: TurnClient, turn: Turn, *, as_json: bool, after: str | None = None) -> ExitCode:
-    """Show the turn to its end; FAILED unless it completed. Raises NotFound; Outage that says how to go on."""
+    """Show the turn to its end; FAILED unless it completed.
+
+    Says on stderr why the turn does not go on and, at Ctrl-C, how to follow it again. Raises NotFound; Outage that says
+    how too.
+    """
     printer = FramePrinter(Terminal())
     status = None
     try:
-        async for frame in client.follow(turn, after=after):
-            if as_json:
-                print_json({"id": frame.id, "type": frame.type, "data": dict(frame.data)})
-            else:
-                await printer.show_whole(frame, client, turn)
-            after = frame.id
-            status = frame.data.get("status") if frame.type == "finished" else None
+        async with standstill_told(client, turn, printer.end_line):
+            async for frame in client.follow(turn, after=after):
+                if as_json:
+                    print_json({"id": frame.id, "type": frame.type, "data": dict(frame.data)})
+                else:
+                    await printer.show_whole(frame, client, turn)
+                after = frame.id
+                status = frame.data.get("status") if frame.type == "finished" else None
     except Outage as outage:
-        going_on = ["bub-redis", "turn", "follow", turn.session, turn.id, *(["--after", after] if after else [])]
-        raise Outage(f"{outage} The turn goes on without you; follow it again with `{shlex.join(going_on)}`") from None
+        raise Outage(f"{outage} {_goes_on(turn, after)}") from None
+    except asyncio.CancelledError:
+        # The terminal may be what went away.
+        with suppress(OSError, OutputLost):
+            printer.end_line()
+            note(_goes_on(turn, after))
+        raise
     return ExitCode.OK if status == "completed" else ExitCode.FAILED
+
+
+def _goes_on(turn: Turn, after: str | None) -> str:
+    again = ["bub-redis", "turn", "follow", turn.session, turn.id, *(["--after", after] if after else [])]
+    return f"The turn goes on without you; follow it again with `{shlex.join(again)}`"
 
 
 class FramePrinter:
