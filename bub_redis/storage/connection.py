@@ -12,7 +12,10 @@ hiredis, which it asks for only in its other client, does it in C. See docs/deci
 """
 
 import asyncio
-from collections.abc import Iterable
+import fcntl
+import struct
+import termios
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from redis._parsers import _AsyncHiredisParser
@@ -28,16 +31,18 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 _HIREDIS: Any = HiredisRespSerializer()
+_LOOKS = 5
+"""How often it is looked within a timeout whether anything passes."""
 
 
 class _PatientParser(_AsyncHiredisParser):
     def on_connect(self, connection: Any) -> None:
         super().on_connect(connection)  # type: ignore[no-untyped-call]
-        self._patience_s = connection.patience_s
+        self._connection = connection
 
     async def read_from_socket(self) -> Any:
-        async with asyncio.timeout(self._patience_s):
-            return await super().read_from_socket()  # type: ignore[no-untyped-call]
+        connection = self._connection
+        return await _while_it_moves(super().read_from_socket, connection._writer, connection.patience_s)
 
 
 class _PatientConnection(AbstractConnection):
@@ -56,7 +61,7 @@ class _PatientConnection(AbstractConnection):
             writer.writelines(_chunks(command))
             if writer.transport.get_write_buffer_size():
                 # What the socket did not take at once; a timeout for nothing costs as much as the writing.
-                await _drained(writer, self.patience_s)
+                await _while_it_moves(writer.drain, writer, self.patience_s)
         except BaseException as error:
             # Half a command may have been written.
             await self.disconnect(nowait=True)
@@ -133,18 +138,33 @@ class Pool(BlockingConnectionPool):
             await super(BlockingConnectionPool, self).release(connection)
 
 
-async def _drained(writer: asyncio.StreamWriter, timeout_s: float | None) -> None:
-    """Wait until the socket has taken what was written. Raises TimeoutError once it takes nothing for `timeout_s`."""
-    left = writer.transport.get_write_buffer_size()
+async def _while_it_moves(
+    step: Callable[[], Awaitable[Any]], writer: asyncio.StreamWriter, patience_s: float | None
+) -> Any:
+    """Wait for a step that may be begun again. Raises TimeoutError once nothing has been sent on for `patience_s`."""
+    look_s = None if patience_s is None else patience_s / _LOOKS
+    left: int | None = None
+    idle = 0
     while True:
         try:
-            async with asyncio.timeout(timeout_s):
-                await writer.drain()
-            return
+            async with asyncio.timeout(look_s):
+                return await step()
         except TimeoutError:
-            before, left = left, writer.transport.get_write_buffer_size()
-            if left >= before:
+            before, left = left, _unsent_bytes(writer)
+            idle = 0 if before is not None and left < before else idle + 1
+            if idle == _LOOKS:
                 raise
+
+
+def _unsent_bytes(writer: asyncio.StreamWriter) -> int:
+    """What is still on this side: with us, and with the kernel, which takes megabytes for a slow line at once."""
+    queued = 0
+    try:
+        (queued,) = struct.unpack("i", fcntl.ioctl(writer.get_extra_info("socket"), termios.TIOCOUTQ, bytes(4)))
+    except (OSError, ValueError):
+        # Closed meanwhile, or a socket that does not tell.
+        pass
+    return writer.transport.get_write_buffer_size() + int(queued)
 
 
 def _chunks(command: bytes | str | Iterable[bytes]) -> Iterable[bytes]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -20,9 +21,12 @@ TIMEOUT_S = 0.2
 
 @asynccontextmanager
 async def slow_line(
-    server: EmbeddedServer, path: Path, *, there: float = math.inf, back: float = math.inf
+    server: EmbeddedServer, path: Path | None, *, there: float = math.inf, back: float = math.inf
 ) -> AsyncIterator[str]:
-    """A line to a server that carries 64 KB every 10 ms, and so many bytes in all; the URL of its near end."""
+    """A line to a server that carries 64 KB every 10 ms, and so many bytes in all; the URL of its near end.
+
+    Over TCP without a path: this side's kernel then takes most of a large command at once.
+    """
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: float) -> None:
         while left > 0 and (data := await reader.read(65_536)):
@@ -39,9 +43,18 @@ async def slow_line(
 
     pumps: list[asyncio.Task[None]] = []
     ends: list[asyncio.StreamWriter] = []
-    listening = await asyncio.start_unix_server(connect, str(path))
+    if path is None:
+        near = socket.socket()
+        # A line holds little itself.
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        near.bind(("127.0.0.1", 0))
+        listening = await asyncio.start_server(connect, sock=near)
+        url = f"redis://127.0.0.1:{near.getsockname()[1]}"
+    else:
+        listening = await asyncio.start_unix_server(connect, str(path))
+        url = f"unix://{path}"
     try:
-        yield f"unix://{path}"
+        yield url
     finally:
         listening.close()
         for task in pumps:
@@ -52,10 +65,13 @@ async def slow_line(
         await asyncio.gather(*(end.wait_closed() for end in ends), return_exceptions=True)
 
 
-async def test_what_a_slow_line_carries_bit_by_bit_is_waited_for(server: EmbeddedServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("over", ["unix", "tcp"])
+async def test_what_a_slow_line_carries_bit_by_bit_is_waited_for(
+    server: EmbeddedServer, tmp_path: Path, over: str
+) -> None:
     """A large merge, or a large page, would else never get through, however often it is tried."""
     async with (
-        slow_line(server, tmp_path / "line.sock") as url,
+        slow_line(server, tmp_path / "line.sock" if over == "unix" else None) as url,
         RedisServer(url, timeout_s=TIMEOUT_S, retries=0) as slow,
     ):
         began = time.monotonic()
