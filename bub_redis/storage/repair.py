@@ -11,7 +11,7 @@ turn again.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import islice
@@ -50,24 +50,24 @@ class Repairer:
         self._lease_s = lease_s
         self._surveyor = Surveyor(server, namespace)
 
-    async def survey(self, tape: str) -> list[Repair]:
+    async def survey(self, tape: str, turns: Collection[str]) -> list[Repair]:
         """What a repair of the tape and its sidecars would mend; nothing is changed. Raises Outage."""
-        return [(await self._surveyor.survey(name)).found for name in await self._surveyor.tapes(tape)]
+        return [(await self._surveyor.survey(name, turns)).found for name in await self._surveyor.tapes(tape)]
 
-    async def repair(self, tape: str, wait_s: float) -> list[Repair]:
+    async def repair(self, tape: str, turns: Collection[str], wait_s: float) -> list[Repair]:
         """Mend the tape and its sidecars, and return what was mended; may be repeated.
 
         Holds the session meanwhile. Raises SessionBusy with nothing changed; Fenced, Conflict if the stream changes
         faster than it can be read, TapeBlocked, Outage.
         """
-        before, *_ = await self.survey(tape)
+        before, *_ = await self.survey(tape, turns)
         async with self._held(tape, wait_s) as grant:
-            owner, *sidecars = await self.survey(tape)
+            owner, *sidecars = await self.survey(tape, turns)
             # The session's own keys were set aside when it was taken.
             renamed = tuple(dict.fromkeys((*before.renamed, *owner.renamed)))
             for found in sidecars:
-                await self._mend(grant, found.tape)
-            await self._mend(grant, tape)
+                await self._mend(grant, found.tape, ())
+            await self._mend(grant, tape, turns)
         return [replace(owner, renamed=renamed), *sidecars]
 
     @asynccontextmanager
@@ -124,9 +124,9 @@ class Repairer:
                     # Somebody else's now; the scripts of the repair are refused.
                     return
 
-    async def _mend(self, grant: Grant, tape: str) -> None:
+    async def _mend(self, grant: Grant, tape: str, turns: Collection[str]) -> None:
         for _ in range(_TRIES):
-            survey = await self._surveyor.survey(tape)
+            survey = await self._surveyor.survey(tape, turns)
             if not survey.found.needed and not survey.odd:
                 return
             if await self._applied(grant, survey):

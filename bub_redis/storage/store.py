@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
@@ -232,19 +232,20 @@ class RedisTapeStore:
         with self.server.outages():
             return bool(await self.server.commands.exists(TapeKeys(self.namespace, check_tape_name(tape)).tape))
 
-    async def survey(self, tape: str) -> list[Repair]:
+    async def survey(self, tape: str, *, turns: Collection[str] = ()) -> list[Repair]:
         """What `repair` would mend of the tape, first, and of each sidecar; nothing is changed. Raises Outage."""
-        return await self._repairer.survey(_owner(tape))
+        return await self._repairer.survey(_owner(tape), turns)
 
-    async def repair(self, tape: str, *, wait_s: float = 0.0) -> list[Repair]:
+    async def repair(self, tape: str, *, turns: Collection[str] = (), wait_s: float = 0.0) -> list[Repair]:
         """Make the tape and its sidecars fit to be written again, and return what was mended of each.
 
         What its entries say is put back into the keys beside them; what is not the tape's is set aside under names that
         end in `damaged`; the event `tape.repair` tells of it. Entries that are gone stay gone. May be repeated: on a
-        sound tape it does nothing. Holds the session meanwhile. Raises SessionBusy if a turn is at work on it, Fenced,
+        sound tape it does nothing. `turns` are those that wait in its queue: keys of theirs may stand in the way too.
+        Holds the session meanwhile. Raises SessionBusy if a turn is at work on it, Fenced,
         Conflict if somebody goes on writing to the stream, Outage.
         """
-        found = await self._repairer.repair(_owner(tape), wait_s)
+        found = await self._repairer.repair(_owner(tape), turns, wait_s)
         mended = [dataclasses.asdict(repair) for repair in found if repair.needed]
         if mended:
             await self.append(tape, TapeEntry.event(REPAIR_EVENT, {"repairs": mended}, context=False))

@@ -223,10 +223,10 @@ class Surveyor:
                 names.add(key.decode(errors="replace").removeprefix(before).removesuffix(":tape"))
         return [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sorted(names) if _SIDECAR.fullmatch(name))]
 
-    async def survey(self, tape: str) -> Survey:
-        """Read the tape whole."""
+    async def survey(self, tape: str, turns: Collection[str] = ()) -> Survey:
+        """Read the tape whole; `turns` are turns that wait to be run on it."""
         keys = TapeKeys(self._namespace, tape)
-        odd = await self._odd(await self._types(keys))
+        odd = await self._odd(await self._types(keys, turns))
         known = {} if keys.state in odd else await self._state(keys)
         told = await self._told(keys, odd)
         if misplaced := _misplaced(told, known):
@@ -263,7 +263,7 @@ class Surveyor:
         found = Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt), renamed)
         return Survey(keys, told, state, missing_marks, found, odd)
 
-    async def _types(self, keys: TapeKeys) -> dict[str, str]:
+    async def _types(self, keys: TapeKeys, turns: Collection[str]) -> dict[str, str]:
         """The keys of the tape → the type that each should have."""
         stream, anchors, latest = keys.written
         types = {stream: "stream", anchors: "zset", latest: "hash", keys.damaged: "stream", keys.state: "hash"}
@@ -271,13 +271,12 @@ class Surveyor:
             return types
         types |= {keys.turns: "hash", keys.lock: "string", keys.fence: "string", keys.parked_turns: "zset"}
         types |= dict.fromkeys(keys.batches, "hash")
-        opened = None
+        opened = b""
         if not await self._odd({keys.state: "hash"}):
             with self._server.outages():
-                opened = await self._server.commands.execute_command("HGET", keys.state, "open")
-        with suppress(UnicodeDecodeError):
-            if opened:
-                types |= {keys.frames(opened.decode()): "stream", keys.journal(opened.decode()): "stream"}
+                opened = await self._server.commands.execute_command("HGET", keys.state, "open") or b""
+        for turn in {opened.decode(errors="ignore"), *turns} - {""}:
+            types |= {keys.frames(turn): "stream", keys.journal(turn): "stream"}
         return types
 
     async def _odd(self, types: Mapping[str, str]) -> dict[str, str]:

@@ -396,6 +396,18 @@ async def test_a_sidecar_is_found_where_state_was_lost(redis_store: RedisTapeSto
     await redis_store.append(notes, say("another"))
 
 
+@pytest.mark.parametrize("kind", ["frames", "journal"])
+async def test_keys_of_a_turn_that_waits_are_looked_at(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys, kind: str
+) -> None:
+    """They keep the turn from being started, as the tape's own do."""
+    key = getattr(keys, kind)("m1")
+    await redis_store.server.commands.set(key, "somebody's")
+    assert not any(found.needed for found in await redis_store.survey("t"))
+    assert (await redis_store.repair("t", turns=["m1"]))[0].renamed == (key,)
+    assert not any(found.needed for found in await redis_store.survey("t", turns=["m1"]))
+
+
 async def test_a_lock_without_end_is_set_aside(redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys) -> None:
     await redis_store.server.commands.set(keys.lock, "1:x:gone")
     assert (await repaired(redis_store))[0].renamed == (keys.lock,)

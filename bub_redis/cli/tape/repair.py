@@ -11,6 +11,7 @@ from bub_redis.errors import NotFound
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.survey import Repair
 from bub_redis.tape.names import session_tape_name
+from bub_redis.turns.overview import QueueOverview
 
 _BESIDE = {
     "anchors": "the index of anchors",
@@ -30,11 +31,12 @@ async def repair_tape(session: str, *, yes: bool, wait_s: float, as_json: bool) 
     name = session_tape_name(session, settings.workspace)
     async with connected(settings) as client:
         store = client.store
-        found = await store.survey(name)
+        turns = [one.turn.id for one in await QueueOverview(client.queue).turns_of(name)]
+        found = await store.survey(name, turns=turns)
         if not any(repair.needed for repair in found) and not (await store.head(name)).last:
             raise NotFound(f"session {session!r} has no tape in namespace {settings.namespace!r}")
         if yes:
-            found = await store.repair(name, wait_s=wait_s)
+            found = await store.repair(name, turns=turns, wait_s=wait_s)
     needed = [repair for repair in found if repair.needed]
     if as_json:
         print_json({"repaired": yes, "tapes": [asdict(repair) for repair in needed]})
