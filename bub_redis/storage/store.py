@@ -242,8 +242,8 @@ class RedisTapeStore:
         What its entries say is put back into the keys beside them; what is not the tape's is set aside under names that
         end in `damaged`; the event `tape.repair` tells of it. Entries that are gone stay gone. May be repeated: on a
         sound tape it does nothing. `turns` are those that wait in its queue: keys of theirs may stand in the way too.
-        Holds the session meanwhile. Raises SessionBusy if a turn is at work on it, Fenced,
-        Conflict if somebody goes on writing to the stream, Outage.
+        Holds the session meanwhile. Raises SessionBusy if a turn is at work on it, Fenced, Conflict if somebody goes on
+        writing to the stream, Outage.
         """
         found = await self._repairer.repair(_owner(tape), turns, wait_s)
         mended = [dataclasses.asdict(repair) for repair in found if repair.needed]
