@@ -4,15 +4,17 @@ import asyncio
 import random
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.refusal import refused
+from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Argument, Script
 from bub_redis.tape.store import Grant
 
@@ -21,6 +23,7 @@ _RENEW = Script(__package__, "renew")
 _RELEASE = Script(__package__, "release")
 
 _MARK = re.compile(rb"(\d{1,16}-\d{1,16}) (completed|failed|cancelled) (\d{1,16})")
+_Taken = TypeVar("_Taken")
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 
@@ -105,7 +108,7 @@ class SessionLock:
             case b"COMMITTED":
                 return Committed.from_mark(rest[0])
             case b"BUSY":
-                raise SessionBusy(f"session {tape!r} is held by {rest[0].decode()!r}; try again later")
+                raise busy(tape, rest[0])
             case _:
                 raise refused(tape, rest[0].decode())
 
@@ -142,38 +145,51 @@ class SessionLock:
         Outage.
         """
         grant = await self._granted_within(tape, holder, wait_s, between_turns)
-        keeper = asyncio.create_task(self._keep(grant))
         try:
-            yield grant
+            async with kept(partial(self.renew, grant), self._lease_ms / 1000):
+                yield grant
         finally:
-            keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeper
             # What cannot be released now expires by its TTL.
             with suppress(Outage):
                 await self.release(grant)
 
     async def _granted_within(self, tape: str, holder: str, wait_s: float, between_turns: bool) -> Grant:
         secret = secrets.token_hex(8)
-        deadline = asyncio.get_running_loop().time() + wait_s
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            try:
-                granted = await self.grant(tape, holder, secret=secret, between_turns=between_turns)
-            except SessionBusy:
-                if asyncio.get_running_loop().time() + pause_s > deadline:
-                    raise
-                # Jitter, so that waiting forks do not ask in step.
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-                continue
-            if isinstance(granted, Committed):
-                return Grant(tape, holder, 0, secret)
-            return granted
+        take = partial(self.grant, tape, holder, secret=secret, between_turns=between_turns)
+        granted = await until_free(take, wait_s)
+        return Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
 
-    async def _keep(self, grant: Grant) -> None:
+
+async def until_free(take: Callable[[], Awaitable[_Taken]], wait_s: float) -> _Taken:
+    """Try to take a session until it is free. Raises SessionBusy if it stays held longer than `wait_s`."""
+    deadline = asyncio.get_running_loop().time() + wait_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await take()
+        except SessionBusy:
+            if asyncio.get_running_loop().time() + pause_s > deadline:
+                raise
+        # Jitter, so that waiting forks do not ask in step.
+        await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+@asynccontextmanager
+async def kept(renew: Callable[[], Awaitable[bool]], lease_s: float) -> AsyncIterator[None]:
+    """Renew a session while the block runs, until `renew` says that it is not ours any more; an outage is no loss."""
+
+    async def keep() -> None:
         held = True
         while held:
-            await asyncio.sleep(self._lease_ms / 3000)
+            await asyncio.sleep(lease_s / 3)
             with suppress(Outage):
-                held = await self.renew(grant)
+                held = await renew()
+
+    keeper = asyncio.create_task(keep())
+    try:
+        yield
+    finally:
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper

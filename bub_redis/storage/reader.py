@@ -23,7 +23,7 @@ from bub_redis.tape.store import Head
 
 _BOUNDS = Script(__package__, "bounds")
 
-_FIRST_PAGE_ENTRIES = 64
+FIRST_PAGE_ENTRIES = 64
 _LARGEST_PAGE_ENTRIES = 512
 _PAGE_BYTES = 1024 * 1024
 """What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
@@ -41,6 +41,18 @@ def entry_number(stream_id: bytes | str) -> int:
     """The number of the entry with this stream id: `<ms>-<number>`."""
     text = stream_id.decode() if isinstance(stream_id, bytes) else stream_id
     return int(text.partition("-")[2])
+
+
+def stream_order(stream_id: str) -> tuple[int, int]:
+    """What orders stream ids; the empty one comes before all."""
+    ms, _, number = stream_id.partition("-")
+    return int(ms or 0), int(number or 0)
+
+
+def next_page_entries(entries: int, size_bytes: int) -> int:
+    """How many entries to ask for behind a full page of so many, of `size_bytes`: twice as many, if they fit."""
+    fitting = _PAGE_BYTES * entries // (size_bytes + 1)
+    return max(1, min(entries * 2, fitting, _LARGEST_PAGE_ENTRIES))
 
 
 def stored_entry(fields: dict[bytes, bytes]) -> StoredEntry | None:
@@ -87,7 +99,7 @@ class Reader:
         part = await self._part(query, head)
         if query._limit == 0:
             return found
-        first_page = _FIRST_PAGE_ENTRIES
+        first_page = FIRST_PAGE_ENTRIES
         if asked.takes_all and query._limit is not None:
             first_page = min(first_page, query._limit)
         async for page in self._pages(part, first_page_entries=first_page):
@@ -256,7 +268,7 @@ class Reader:
                 yield entry
 
     async def _pages(
-        self, part: _Slice, *, backwards: bool = False, first_page_entries: int = _FIRST_PAGE_ENTRIES
+        self, part: _Slice, *, backwards: bool = False, first_page_entries: int = FIRST_PAGE_ENTRIES
     ) -> AsyncIterator[Readable]:
         """The readable entries of a slice, page by page. Raises Conflict after a reset, Outage."""
         start, end, count = part.start, part.end, first_page_entries
@@ -273,8 +285,7 @@ class Reader:
             edge = f"({page[-1][0].decode()}"
             start, end = (start, edge) if backwards else (edge, end)
             size_bytes = sum(stored.size_bytes for _, stored in readable)
-            fitting = _PAGE_BYTES * len(page) // (size_bytes + 1)
-            count = max(1, min(count * 2, fitting, _LARGEST_PAGE_ENTRIES))
+            count = next_page_entries(count, size_bytes)
 
     async def _page(self, part: _Slice, start: str, end: str, count: int, backwards: bool) -> Page:
         async with self._server.commands.pipeline(transaction=True) as pipe:

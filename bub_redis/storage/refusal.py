@@ -1,6 +1,6 @@
 """What a script's refusal means. Scripts refuse by a code in the reply, before anything is written."""
 
-from bub_redis.errors import BubError, Conflict, Fenced, Outage, TapeBlocked
+from bub_redis.errors import BubError, Conflict, Fenced, Outage, SessionBusy, TapeBlocked
 
 _UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "WRONGTYPE"})
 
@@ -8,6 +8,11 @@ _UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "WRONGTYPE"})
 def is_unfit(code: str) -> bool:
     """Whether the refusal is about the tape itself, and not about the server, or about who may write."""
     return code in _UNFIT
+
+
+def busy(tape: str, holder: bytes) -> SessionBusy:
+    """The error for a session that somebody else holds."""
+    return SessionBusy(f"session {tape!r} is held by {holder.decode(errors='replace')!r}; try again later")
 
 
 def refused(tape: str, code: str) -> BubError:

@@ -8,20 +8,20 @@ All of a tape is mended in one script, so nothing is opened to writers half-way:
 turn again.
 """
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
 from bub_redis.errors import Conflict, Fenced, Outage, SessionBusy
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.lock import SessionLock
-from bub_redis.storage.refusal import refused
+from bub_redis.storage.lock import SessionLock, kept, until_free
+from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Argument, Script
 from bub_redis.storage.survey import Repair, Survey, Surveyor, latest_of, members
 from bub_redis.tape.store import Grant
@@ -34,7 +34,6 @@ _SENT_AT_ONCE = 500
 _SENT_BYTES = 1024 * 1024
 _REBUILT_TTL_S = 3600
 """How long what is made anew is kept if its repair dies before it takes the old one's place."""
-_PAUSE_S = 0.1
 _TRIES = 5
 
 _Command = tuple[Any, ...]
@@ -60,41 +59,28 @@ class Repairer:
         Holds the session meanwhile. Raises SessionBusy with nothing changed; Fenced, Conflict if the stream changes
         faster than it can be read, TapeBlocked, Outage.
         """
-        before, *_ = await self.survey(tape, turns)
+        owned = await self._surveyor.odd_session_keys(tape)
         async with self._held(tape, wait_s) as grant:
-            owner, *sidecars = await self.survey(tape, turns)
-            # The session's own keys were set aside when it was taken.
-            renamed = tuple(dict.fromkeys((*before.renamed, *owner.renamed)))
-            for found in sidecars:
-                await self._mend(grant, found.tape, ())
-            await self._mend(grant, tape, turns)
-        return [replace(owner, renamed=renamed), *sidecars]
+            owner, *sidecars = [await self._surveyor.survey(name, turns) for name in await self._surveyor.tapes(tape)]
+            # The tape itself comes last: what it shares with its sidecars is fit then, and it was closed till then.
+            for survey in (*sidecars, owner):
+                await self._mend(grant, survey, turns)
+        # The session's own keys were set aside when it was taken.
+        found = replace(owner.found, renamed=(*owned, *owner.found.renamed))
+        return [found, *(survey.found for survey in sidecars)]
 
     @asynccontextmanager
     async def _held(self, tape: str, wait_s: float) -> AsyncIterator[Grant]:
         """Hold the session, whatever its other keys are."""
         grant = Grant(tape, f"repair-{secrets.token_hex(8)}", 0, secrets.token_hex(8))
-        fence = await self._seized_within(grant, wait_s)
-        keeper = asyncio.create_task(self._keep(grant))
+        fence = await until_free(partial(self._seize, grant), wait_s)
         try:
-            yield replace(grant, token=int(fence.partition(":")[0]))
+            async with kept(partial(self._is_ours, grant), self._lease_s):
+                yield replace(grant, token=int(fence.partition(":")[0]))
         finally:
-            keeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await keeper
             # What cannot be given back now expires.
             with suppress(Outage):
                 await self._lock.release(grant)
-
-    async def _seized_within(self, grant: Grant, wait_s: float) -> str:
-        deadline = asyncio.get_running_loop().time() + wait_s
-        while True:
-            try:
-                return await self._seize(grant)
-            except SessionBusy:
-                if asyncio.get_running_loop().time() + _PAUSE_S > deadline:
-                    raise
-            await asyncio.sleep(_PAUSE_S)
 
     async def _seize(self, grant: Grant) -> str:
         """Take the session, or go on holding it; its fence. Raises SessionBusy, Fenced, Outage."""
@@ -109,29 +95,28 @@ class Repairer:
             case b"SEIZED":
                 return str(rest[0].decode())
             case b"BUSY":
-                holder = rest[0].decode(errors="replace")
-                raise SessionBusy(f"session {grant.tape!r} is held by {holder!r}; try again later")
+                raise busy(grant.tape, rest[0])
             case _:
-                raise Fenced(f"session {grant.tape!r} was granted to another attempt since; nothing was written")
+                raise refused(grant.tape, "FENCED")
 
-    async def _keep(self, grant: Grant) -> None:
-        while True:
-            await asyncio.sleep(self._lease_s / 3)
-            with suppress(Outage):
-                try:
-                    await self._seize(grant)
-                except (SessionBusy, Fenced):
-                    # Somebody else's now; the scripts of the repair are refused.
-                    return
+    async def _is_ours(self, grant: Grant) -> bool:
+        """Go on holding the session; False if it is somebody else's: the scripts of the repair are refused then."""
+        try:
+            await self._seize(grant)
+        except (SessionBusy, Fenced):
+            return False
+        return True
 
-    async def _mend(self, grant: Grant, tape: str, turns: Collection[str]) -> None:
+    async def _mend(self, grant: Grant, survey: Survey, turns: Collection[str]) -> None:
         for _ in range(_TRIES):
-            survey = await self._surveyor.survey(tape, turns)
             if not survey.found.needed and not survey.odd:
                 return
             if await self._applied(grant, survey):
                 return
-        raise Conflict(f"tape {tape!r} changes faster than it can be read; keep others from writing to its stream")
+            survey = await self._surveyor.survey(survey.keys.name, turns)
+        raise Conflict(
+            f"tape {survey.keys.name!r} changes faster than it can be read; keep others from writing to its stream"
+        )
 
     async def _applied(self, grant: Grant, survey: Survey) -> bool:
         """Mend one tape, unless its stream is not any more as it was read; whether it did."""

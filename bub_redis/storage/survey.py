@@ -13,29 +13,22 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from bub_redis.errors import TapeBlocked
+from bub_redis.errors import InvalidInput, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.heads import stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
-from bub_redis.storage.reader import entry_number
+from bub_redis.storage.reader import FIRST_PAGE_ENTRIES, entry_number, next_page_entries, stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import told_usage
-from bub_redis.tape.names import SIDECAR_MARKER
-from bub_redis.tape.receipt import RESET_EVENT, Receipt, receipt_in
+from bub_redis.tape.names import SIDECAR_MARKER, check_sidecar_name
+from bub_redis.tape.receipt import DIGEST, LARGEST_NUMBER, RESET_EVENT, Receipt, receipt_in
 
-_FIRST_PAGE_ENTRIES = 64
-_LARGEST_PAGE_ENTRIES = 512
-_PAGE_BYTES = 1024 * 1024
 _ASKED_AT_ONCE = 1000
-_LARGEST = 2**53
-"""Numbers and moments beyond it are nobody's: scripts count in floating point."""
 _ID = re.compile(r"\d{1,16}-\d{1,16}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _FIELDS = ("generation", "count", "last", "ms", "usage", "anchor")
 _MAIN_FIELDS = ("receipt", "digest", "open", "opener")
-_SIDECAR = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
 @dataclass(frozen=True)
@@ -59,12 +52,6 @@ class Repair:
     def needed(self) -> bool:
         """Whether there is anything to mend."""
         return bool(self.foreign or self.missing or self.beyond or self.rebuilt or self.renamed)
-
-
-def _order(stream_id: str) -> tuple[int, int]:
-    """A stream id as something that can be compared; (0, 0) for none."""
-    ms, _, number = stream_id.partition("-")
-    return int(ms or 0), int(number or 0)
 
 
 @dataclass
@@ -96,7 +83,7 @@ class Told:
         if entry is None or stream_id in self.misplaced:
             self.foreign.append(stream_id)
             return
-        self.committed_ms.append(_order(stream_id)[0])
+        self.committed_ms.append(stream_order(stream_id)[0])
         self.numbers.append(entry.id)
         if entry.anchor_name is not None:
             self.anchors.append((stream_id, entry.anchor_name))
@@ -129,20 +116,20 @@ class Told:
         if self.receipts:
             return self.receipts[-1].id, self.receipts[-1].digest
         receipt_id, digest = str(self.reset.get("receipt", "")), str(self.reset.get("digest", ""))
-        return (receipt_id, digest) if _ID.fullmatch(receipt_id) and _DIGEST.fullmatch(digest) else ("", "")
+        return (receipt_id, digest) if _ID.fullmatch(receipt_id) and DIGEST.fullmatch(digest) else ("", "")
 
     @property
     def generation(self) -> int:
         """The generation that the last reset began; 0 without one."""
         generation = self.reset.get("generation", 0)
-        return generation if type(generation) is int and 0 <= generation < _LARGEST else 0
+        return generation if type(generation) is int and 0 <= generation < LARGEST_NUMBER else 0
 
 
 def _decoded(stream_id: str, flat: Sequence[bytes]) -> TapeEntry | None:
     """The entry, if it may be one of ours: by its fields, and since it has a number."""
-    ms, number = _order(stream_id)
+    ms, number = stream_order(stream_id)
     stored = stored_in(flat)
-    if not 0 < number < _LARGEST or ms >= _LARGEST or stored is None:
+    if not 0 < number < LARGEST_NUMBER or ms >= LARGEST_NUMBER or stored is None:
         return None
     try:
         return TapeEntry.decode(number, stored)
@@ -156,14 +143,14 @@ def _misplaced(told: Told, known: Mapping[str, str]) -> set[str]:
     What stands behind the last one that is known, if that is there, has a larger number. Of all others those are ours
     that stand in the longest row of rising numbers, the earlier one where two have the same.
     """
+    if all(before < after for before, after in pairwise(told.numbers)):
+        return set()
     ids = list(zip(told.committed_ms, told.numbers, strict=True))
     end = _number(known, "ms"), _number(known, "last")
-    known_end = end if end in ids else (_LARGEST, 0)
+    known_end = end if end in ids else (LARGEST_NUMBER, 0)
     places = [place for place, at in enumerate(ids) if at <= known_end or at[1] > known_end[1]]
-    numbers = [told.numbers[place] for place in places]
-    rising = len(places) == told.count and all(before < after for before, after in pairwise(numbers))
-    kept = set() if rising else {places[place] for place in _longest_rise(numbers)}
-    return {f"{ms}-{number}" for place, (ms, number) in enumerate(ids) if not rising and place not in kept}
+    kept = {places[place] for place in _longest_rise([told.numbers[place] for place in places])}
+    return {f"{ms}-{number}" for place, (ms, number) in enumerate(ids) if place not in kept}
 
 
 def _longest_rise(numbers: Sequence[int]) -> list[int]:
@@ -221,7 +208,12 @@ class Surveyor:
             before = keys.tape.removesuffix(":tape") + SIDECAR_MARKER
             async for key in self._server.commands.scan_iter(f"{before}*:tape", count=_ASKED_AT_ONCE):
                 names.add(key.decode(errors="replace").removeprefix(before).removesuffix(":tape"))
-        return [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sorted(names) if _SIDECAR.fullmatch(name))]
+        found = [tape]
+        for name in sorted(names):
+            # A field or key that somebody made up names no sidecar.
+            with suppress(InvalidInput):
+                found.append(f"{tape}{SIDECAR_MARKER}{check_sidecar_name(name)}")
+        return found
 
     async def survey(self, tape: str, turns: Collection[str] = ()) -> Survey:
         """Read the tape whole; `turns` are turns that wait to be run on it."""
@@ -263,6 +255,11 @@ class Surveyor:
         found = Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt), renamed)
         return Survey(keys, told, state, missing_marks, found, odd)
 
+    async def odd_session_keys(self, tape: str) -> tuple[str, ...]:
+        """Lock and fence, as far as they are of another type or never end."""
+        keys = TapeKeys(self._namespace, tape)
+        return tuple(await self._odd({keys.lock: "string", keys.fence: "string"}))
+
     async def _types(self, keys: TapeKeys, turns: Collection[str]) -> dict[str, str]:
         """The keys of the tape → the type that each should have."""
         stream, anchors, latest = keys.written
@@ -303,7 +300,7 @@ class Surveyor:
 
     async def entries(self, keys: TapeKeys) -> AsyncIterator[tuple[bytes, Sequence[bytes]]]:
         """All entries of a stream, whoever wrote them: id, and names and values as the server sends them."""
-        start, count = "-", _FIRST_PAGE_ENTRIES
+        start, count = "-", FIRST_PAGE_ENTRIES
         while True:
             with self._server.outages():
                 page = await self._server.commands.execute_command(b"XRANGE", keys.tape, start, "+", "COUNT", count)
@@ -312,9 +309,7 @@ class Surveyor:
             if len(page) < count:
                 return
             start = f"({page[-1][0].decode()}"
-            size_bytes = sum(len(value) for _, flat in page for value in flat)
-            fitting = _PAGE_BYTES * len(page) // (size_bytes + 1)
-            count = max(1, min(count * 2, fitting, _LARGEST_PAGE_ENTRIES))
+            count = next_page_entries(count, sum(len(value) for _, flat in page for value in flat))
 
     async def _state(self, keys: TapeKeys) -> dict[str, str]:
         """The fields of the tape, without what none of us could have written."""
@@ -363,7 +358,7 @@ class Surveyor:
             about = await self._server.commands.execute_command("XINFO STREAM", keys.tape)
             seconds, microseconds = await self._server.commands.time()
         next_ms = max(int(state["ms"]), seconds * 1000 + microseconds // 1000)
-        return _order(about["last-generated-id"].decode()) >= (next_ms, int(state["last"]) + 1)
+        return stream_order(about["last-generated-id"].decode()) >= (next_ms, int(state["last"]) + 1)
 
 
 def _is_fit(name: str, value: str) -> bool:
@@ -371,11 +366,11 @@ def _is_fit(name: str, value: str) -> bool:
         case "receipt" | "usage" | "anchor":
             return _ID.fullmatch(value) is not None
         case "digest":
-            return _DIGEST.fullmatch(value) is not None
+            return DIGEST.fullmatch(value) is not None
         case "open" | "opener":
             return True
         case _:
-            return value.isascii() and value.isdecimal() and int(value) < _LARGEST
+            return value.isascii() and value.isdecimal() and int(value) < LARGEST_NUMBER
 
 
 def _state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committed], *, main: bool) -> dict[str, str]:
@@ -383,7 +378,7 @@ def _state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committe
     ends = [(_number(known, "ms"), _number(known, "last")), (told.last_ms, told.last)]
     if "last" not in known:
         # A receipt that is gone was given all the same: its number does not come again.
-        ends += [end for mark in marks.values() if (end := _order(mark.receipt_id)) > ends[1]]
+        ends += [end for mark in marks.values() if (end := stream_order(mark.receipt_id)) > ends[1]]
     state = {
         "generation": str(max(_number(known, "generation"), told.generation)),
         "count": str(told.count),
@@ -395,7 +390,10 @@ def _state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committe
     if not main:
         return state
     receipt = known.get("receipt", ""), known.get("digest", "")
-    if not all(receipt) or not _order(told.last_receipt[0]) < _order(receipt[0]) <= (int(state["ms"]), _LARGEST):
+    if not all(receipt) or not stream_order(told.last_receipt[0]) < stream_order(receipt[0]) <= (
+        int(state["ms"]),
+        LARGEST_NUMBER,
+    ):
         receipt = told.last_receipt
     state |= dict(zip(("receipt", "digest"), receipt, strict=True))
     if known.get("open") in marks:

@@ -125,8 +125,9 @@ class Receipt:
 
 
 _NUMBERS = ("attempt", "steers", "token", "seen", "entries")
-_LARGEST = 2**53
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+LARGEST_NUMBER = 2**53
+"""Numbers and moments beyond it are nobody's: scripts count in floating point."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def _is_well_formed(data: Any) -> bool:
@@ -135,10 +136,10 @@ def _is_well_formed(data: Any) -> bool:
         isinstance(data, dict)
         and isinstance(data.get("turn"), str)
         and data.get("status") in ("completed", "failed", "cancelled")
-        and all(type(data.get(name)) is int and 0 <= data[name] < _LARGEST for name in _NUMBERS)
+        and all(type(data.get(name)) is int and 0 <= data[name] < LARGEST_NUMBER for name in _NUMBERS)
         and (data.get("answer") is None or type(data["answer"]) is int)
         and isinstance(data.get("digest"), str)
-        and _DIGEST.fullmatch(data["digest"]) is not None
+        and DIGEST.fullmatch(data["digest"]) is not None
     )
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import structlog
 
 from bub_redis.storage.journal import Journal, Record
+from bub_redis.storage.reader import stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
-from bub_redis.turns.frames import stream_order
 
 log = structlog.get_logger(__name__)
 

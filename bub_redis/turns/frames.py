@@ -51,12 +51,6 @@ class Frame:
         return cls(stream_id.decode(), fields[b"type"].decode(), data, int(fields[b"attempt"]), int(fields[b"n"]))
 
 
-def stream_order(stream_id: str) -> tuple[int, int]:
-    """What orders stream ids; the empty one comes before all."""
-    ms, _, number = stream_id.partition("-")
-    return int(ms or 0), int(number or 0)
-
-
 def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:
     """Which entries a finished turn put on the tape: the receipt's stream id, and numbers of first, last and answer."""
     last = int(receipt_id.partition("-")[2])

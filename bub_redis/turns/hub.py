@@ -8,7 +8,7 @@ from typing import Any
 
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer
-from bub_redis.turns.frames import stream_order
+from bub_redis.storage.reader import stream_order
 
 _BLOCK_MS = 1000
 _PAGE_FRAMES = 500
