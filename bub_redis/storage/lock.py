@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
-from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
+from bub_redis.storage.heads import HEAD_FIELDS, head_of, newest_commands, with_newest
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Argument, Script
@@ -78,16 +78,18 @@ class SessionLock:
         secret: str,
         opening: Opening | None = None,
         between_turns: bool = False,
+        reads_newest: bool = False,
     ) -> Grant | Committed:
         """Take the session at once, or learn that `holder` is committed. Repeating it gives the same grant.
 
-        Raises SessionBusy if anybody but an earlier attempt of the same turn, by dispatch number, holds the session,
+        With `reads_newest` the grant's head brings the tape's newest entries, in the same round trip. Raises
+        SessionBusy if anybody but an earlier attempt of the same turn, by dispatch number, holds the session,
         and with `between_turns` also if a turn is open that nobody works on now; TapeBlocked, Outage.
         """
         keys = TapeKeys(self._namespace, tape)
         frame = (opening.type, opening.attempt, opening.data, opening.ttl_ms) if opening else ("", 0, b"", 0)
         with self._server.outages():
-            verdict, *rest = await _GRANT.run(
+            (verdict, *rest), *newest = await _GRANT.run_before(
                 self._server.commands,
                 [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.tape, keys.journal(holder)],
                 [
@@ -99,11 +101,14 @@ class SessionLock:
                     "1" if between_turns else "",
                     *keys.fields(*HEAD_FIELDS),
                 ],
+                newest_commands(keys) if reads_newest else (),
             )
         match verdict:
             case b"GRANTED":
-                token, values, has_journal, *tail = rest
-                head = head_of(values, stored_in(tail[0]) if tail else None)
+                token, values, has_journal = rest
+                head = head_of(values)
+                if newest:
+                    head = with_newest(head, *newest)
                 return Grant(tape, holder, int(token), secret, dispatch, head, bool(has_journal))
             case b"COMMITTED":
                 return Committed.from_mark(rest[0])
@@ -137,14 +142,19 @@ class SessionLock:
             )
 
     @asynccontextmanager
-    async def hold(self, tape: str, holder: str, wait_s: float, *, between_turns: bool = False) -> AsyncIterator[Grant]:
+    async def hold(
+        self, tape: str, holder: str, wait_s: float, *, between_turns: bool = False, reads_newest: bool = False
+    ) -> AsyncIterator[Grant]:
         """Hold the session for a library fork: wait for it, renew it while open, release it at the end.
 
         A holder that was committed before is granted all the same: its merge gives the receipt of then. With
-        `between_turns` no turn may be open either. Raises SessionBusy if the session stays held longer than `wait_s`,
-        Outage.
+        `between_turns` no turn may be open either; for `reads_newest` see `grant`. Raises SessionBusy if the session
+        stays held longer than `wait_s`, Outage.
         """
-        grant = await self._granted_within(tape, holder, wait_s, between_turns)
+        secret = secrets.token_hex(8)
+        take = partial(self.grant, tape, holder, secret=secret, between_turns=between_turns, reads_newest=reads_newest)
+        granted = await until_free(take, wait_s)
+        grant = Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
         try:
             async with kept(partial(self.renew, grant), self._lease_ms / 1000):
                 yield grant
@@ -152,12 +162,6 @@ class SessionLock:
             # What cannot be released now expires by its TTL.
             with suppress(Outage):
                 await self.release(grant)
-
-    async def _granted_within(self, tape: str, holder: str, wait_s: float, between_turns: bool) -> Grant:
-        secret = secrets.token_hex(8)
-        take = partial(self.grant, tape, holder, secret=secret, between_turns=between_turns)
-        granted = await until_free(take, wait_s)
-        return Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
 
 
 async def until_free(take: Callable[[], Awaitable[_Taken]], wait_s: float) -> _Taken:

@@ -4,6 +4,7 @@ A slice is read in pages, from either end. Each page comes together with the gen
 mix (cases 74 and 141). Dates filter on an entry's `date`, which no index knows: a period is read through like a text.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from bub_redis.errors import Conflict
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
-from bub_redis.storage.heads import HEAD_FIELDS, head_of, stored_in
+from bub_redis.storage.heads import HEAD_FIELDS, Page, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.script import Script
 from bub_redis.tape.damage import Damage
@@ -31,16 +32,11 @@ _FIELDS = {b"kind", b"payload", b"meta", b"date"}
 # As bytes, commands are answered as the server answers them: redis-py makes a dict of each entry for those it knows.
 _XRANGE, _XREVRANGE = b"XRANGE", b"XREVRANGE"
 
-Page = Sequence[tuple[bytes, Sequence[bytes]]]
-"""Stream ids, with names and values as the server sends them."""
-Readable = Sequence[tuple[bytes, StoredEntry]]
-"""The same without what nobody of us wrote."""
-
 
 def entry_number(stream_id: bytes | str) -> int:
     """The number of the entry with this stream id: `<ms>-<number>`."""
-    text = stream_id.decode() if isinstance(stream_id, bytes) else stream_id
-    return int(text.partition("-")[2])
+    digits = stream_id.partition(b"-")[2] if isinstance(stream_id, bytes) else stream_id.partition("-")[2]
+    return int(digits)
 
 
 def stream_order(stream_id: str) -> tuple[int, int]:
@@ -70,6 +66,21 @@ class _Slice:
     head: Head
     start: str
     end: str
+
+
+def _among_newest(part: _Slice) -> Page | None:
+    """The slice, if all of it was read together with the head; else None."""
+    newest = part.head.newest
+    if not newest or part.end != part.head.last_id:
+        return None
+    oldest = newest[0][0].decode()
+    if part.start == "-":
+        return newest if entry_number(oldest) == 1 else None
+    start = stream_order(part.start.removeprefix("("))
+    if start < stream_order(oldest):
+        return None
+    cut = bisect_right if part.start.startswith("(") else bisect_left
+    return newest[cut(newest, start, key=lambda read: stream_order(read[0].decode())) :]
 
 
 class Reader:
@@ -181,11 +192,12 @@ class Reader:
 
     async def uncovered(self, tape: str, head: Head) -> AsyncIterator[StoredEntry]:
         """What stands on the tape up to `head` and no receipt covers, in order."""
-        if head.tail and not Receipt.from_entry(TapeEntry.decode(head.last, head.tail), head.receipt).unseen:
-            yield head.tail
-            return
-        async for page in self._pages(_Slice(self._keys(tape), head, head.receipt or "-", head.last_id)):
-            for stream_id, stored in page:
+        keys = self._keys(tape)
+        async for page in self._pages(_Slice(keys, head, head.receipt or "-", head.last_id)):
+            for stream_id, fields in page:
+                stored = self._readable(keys, stream_id, fields)
+                if stored is None:
+                    continue
                 if stream_id.decode() == head.receipt:
                     receipt = Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), head.receipt)
                     for unseen in await self._unseen(tape, receipt):
@@ -251,41 +263,40 @@ class Reader:
             for entry in self._taken(part, asked, page):
                 yield entry
 
-    def _taken(self, part: _Slice, asked: Filter, page: Readable) -> Iterator[TapeEntry]:
+    def _taken(self, part: _Slice, asked: Filter, page: Page) -> Iterator[TapeEntry]:
         """What `asked` takes of a page. What cannot be in the answer is not decoded."""
-        takes_all = asked.takes_all
-        for stream_id, stored in page:
-            if takes_all:
-                if entry := self._decoded(part.keys, stream_id, stored):
-                    yield entry
+        keys, takes_all = part.keys, asked.takes_all
+        for stream_id, fields in page:
+            stored = self._readable(keys, stream_id, fields)
+            if stored is None or not (takes_all or self._is_possible(keys, stream_id, stored, asked)):
                 continue
-            try:
-                possible = asked.takes_kind_and_date(stored.kind.decode(), stored.date.decode())
-            except UnicodeDecodeError:
-                self._note(part.keys, stream_id, "not UTF-8")
-                continue
-            if possible and (entry := self._decoded(part.keys, stream_id, stored)) and asked.takes(entry):
+            entry = self._decoded(keys, stream_id, stored)
+            if entry is not None and (takes_all or asked.takes(entry)):
                 yield entry
+
+    def _is_possible(self, keys: TapeKeys, stream_id: bytes, stored: StoredEntry, asked: Filter) -> bool:
+        try:
+            return asked.takes_kind_and_date(stored.kind.decode(), stored.date.decode())
+        except UnicodeDecodeError:
+            self._note(keys, stream_id, "not UTF-8")
+            return False
 
     async def _pages(
         self, part: _Slice, *, backwards: bool = False, first_page_entries: int = FIRST_PAGE_ENTRIES
-    ) -> AsyncIterator[Readable]:
-        """The readable entries of a slice, page by page. Raises Conflict after a reset, Outage."""
+    ) -> AsyncIterator[Page]:
+        """A slice, page by page. Raises Conflict after a reset, Outage."""
+        if (known := _among_newest(part)) is not None:
+            yield known[::-1] if backwards else known
+            return
         start, end, count = part.start, part.end, first_page_entries
         while part.head.last:
             page = await self._page(part, start, end, count, backwards)
-            readable = [
-                (stream_id, stored)
-                for stream_id, fields in page
-                if (stored := self._readable(part.keys, stream_id, fields)) is not None
-            ]
-            yield readable
+            yield page
             if len(page) < count:
                 return
             edge = f"({page[-1][0].decode()}"
             start, end = (start, edge) if backwards else (edge, end)
-            size_bytes = sum(stored.size_bytes for _, stored in readable)
-            count = next_page_entries(count, size_bytes)
+            count = next_page_entries(count, sum(len(value) for _, fields in page for value in fields))
 
     async def _page(self, part: _Slice, start: str, end: str, count: int, backwards: bool) -> Page:
         async with self._server.commands.pipeline(transaction=True) as pipe:

@@ -40,6 +40,17 @@ class Script:
         except NoScriptError:
             return await client.execute_command("EVAL", self.text, len(keys), *keys, *args)
 
+    async def run_before(
+        self, client: Redis, keys: Sequence[str], args: Sequence[Argument], reads: Sequence[Sequence[Argument]]
+    ) -> list[Any]:
+        """Run, and then commands that only read, in one round trip: the reply, then theirs, errors among them."""
+        if not reads:
+            return [await self.run(client, keys, args)]
+        try:
+            return await self._before(client, "EVALSHA", self.sha, keys, args, reads)
+        except NoScriptError:
+            return await self._before(client, "EVAL", self.text, keys, args, reads)
+
     async def run_each(self, client: Redis, calls: Sequence[tuple[Sequence[str], Sequence[Argument]]]) -> list[Any]:
         """Run once for each keys and arguments of `calls`, in one round trip; the replies in order."""
         async with client.pipeline(transaction=False) as pipe:
@@ -69,6 +80,22 @@ class Script:
             return await self._replicated(client, "EVALSHA", self.sha, keys, args, replicas)
         except NoScriptError:
             return await self._replicated(client, "EVAL", self.text, keys, args, replicas)
+
+    async def _before(
+        self,
+        client: Redis,
+        command: str,
+        script: str,
+        keys: Sequence[str],
+        args: Sequence[Argument],
+        reads: Sequence[Sequence[Argument]],
+    ) -> list[Any]:
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(command, script, len(keys), *keys, *args)
+            for read in reads:
+                pipe.execute_command(*read)
+            reply, *read_replies = await pipe.execute(raise_on_error=False)
+        return [_raised(reply), *read_replies]
 
     async def _transaction(
         self, client: Redis, command: str, script: str, keys: Sequence[str], args: Sequence[Argument]

@@ -162,7 +162,7 @@ class RedisTapeStore:
 
     def session(self, tape: str, holder: str, wait_s: float) -> AbstractAsyncContextManager[Grant]:
         """Hold the session for a library fork; see `SessionLock.hold`."""
-        return self.lock.hold(check_tape_name(tape), holder, wait_s)
+        return self.lock.hold(check_tape_name(tape), holder, wait_s, reads_newest=True)
 
     async def commit(self, commit: Commit, closing: Closing | None = None) -> Receipt:
         """Append the block and its receipt, whole, once, and return the receipt as placed; see `Writer.merge`.
@@ -189,7 +189,7 @@ class RedisTapeStore:
         ms, _, last = (await self._writer.append_fenced(grant, tape, head, Block.of(entries))).partition("-")
         faults.point("during-spill")
         # What the batch may hold beside entries is not known here.
-        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", tail=None)
+        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", newest=())
 
     async def reset(
         self,

@@ -217,13 +217,13 @@ class TapeEntry:
     @classmethod
     def decode(cls, number: int, stored: StoredEntry) -> "TapeEntry":
         """The entry that `encode` wrote. Raises ValueError for fields that no encode could have written."""
+        kind, payload, meta, date = stored
         entry = object.__new__(cls)
         # Past the frozen fields' own way, which takes longer than the decoding of a small entry.
-        entry.__dict__.update(
-            id=number,
-            kind=stored.kind.decode(),
-            payload=_decode_object(stored.payload),
-            meta=_decode_object(stored.meta),
-            date=stored.date.decode(),
-        )
+        fields = entry.__dict__
+        fields["id"] = number
+        fields["kind"] = kind.decode()
+        fields["payload"] = _decode_object(payload)
+        fields["meta"] = _decode_object(meta)
+        fields["date"] = date.decode()
         return entry

@@ -14,7 +14,7 @@ from bub_redis.tape.block import Block
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.sidecar import reset_event, sidecar_tape_name
-from bub_redis.tape.store import CommitStore, Head, SurveyedStore
+from bub_redis.tape.store import CommitStore, Head, SurveyedStore, has_commit
 
 _TRIES = 5
 
@@ -106,10 +106,10 @@ class Lifecycle:
 
     async def _head(self) -> Head | None:
         """Where the tape stands, for a store that others write to as well."""
-        return await self.store.head(self.tape) if isinstance(self.store, CommitStore) else None
+        return await self.store.head(self.tape) if has_commit(self.store) else None
 
 
 def _resettable(store: SurveyedStore) -> CommitStore:
-    if not isinstance(store, CommitStore):
+    if not has_commit(store):
         raise InvalidInput(f"tapes of a {type(store).__name__} cannot be reset")
     return store

@@ -22,7 +22,8 @@ _MEDIA: dict[str, tuple[Callable[..., Media], str]] = {
     "video": (republic.Video, "video/mp4"),
 }
 """Kind → its part, and the media type where none is told."""
-_TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
+_TEXT_TYPES = ("text", "input_text", "output_text")
+"""No set: what is looked for may be any JSON."""
 _MEDIA_TYPES = {
     "image": "image",
     "image_url": "image",
@@ -34,7 +35,7 @@ _MEDIA_TYPES = {
     "video_url": "video",
 }
 
-ROLES: dict[Any, Literal["system", "user", "assistant"]] = {
+ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
     "developer": "system",
     "user": "user",
@@ -81,15 +82,16 @@ def stored_message(payload: Mapping[str, Any], calls: Sequence[republic.ToolCall
         calls = stored_calls(payload)
     role = payload.get("role")
     parts = content_parts(payload.get("content"))
-    if role not in ROLES:
-        parts.insert(0, republic.Text(whole(f"[{role}]: ")))
-    known = ROLES.get(role, "user")
+    known = ROLES.get(role) if isinstance(role, str) else None
     if known == "assistant":
         if not _RETURNED.isdisjoint(payload):
             parts += _assistant_parts(payload)
     elif known == "system":
         parts = [part for part in parts if isinstance(part, republic.Text)]
-    return republic.Message(known, tuple(parts), tool_calls=tuple(calls))
+    elif known is None:
+        known = "user"
+        parts.insert(0, republic.Text(whole(f"[{role}]: ")))
+    return republic.Message(known, tuple(parts), tuple(calls))
 
 
 def _assistant_parts(payload: Mapping[str, Any]) -> Iterable[Part]:
@@ -143,10 +145,10 @@ def _arguments(arguments: Any) -> str:
 
 def content_parts(content: Any) -> list[Part]:
     """The parts of a content, whatever its shape; empty texts are none."""
-    if content is None or content == "":
-        return []
     if isinstance(content, str):
-        return [republic.Text(whole(content))]
+        return [republic.Text(whole(content))] if content else []
+    if content is None:
+        return []
     if not isinstance(content, list):
         return [republic.Text(as_text(content))]
     return [part for block in content if (part := _part(block)) is not None]

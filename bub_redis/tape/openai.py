@@ -9,8 +9,9 @@ import republic
 from bub_redis.tape.messages import Part, as_text, content_parts, note, result_parts, whole
 from bub_redis.tape.replay import INTERRUPTED
 
-_KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant"})
-_KNOWN_PARTS = frozenset({"text", "image_url", "input_audio", "video_url", "file", "refusal"})
+# Tuples, since what is looked for may be any JSON, also what no set can be asked for.
+_KNOWN_ROLES = ("system", "developer", "user", "assistant")
+_KNOWN_PARTS = ("image_url", "input_audio", "video_url", "file", "refusal")
 _OWN_KEYS = frozenset(
     {"tool_calls", "calls", "tool_call", "function_call", "is_error", "reasoning", "provider_data", "content", "role"}
 )
@@ -65,7 +66,7 @@ def _as_parts(content: Any) -> list[Any]:
 
 
 def _parts(block: Any) -> list[dict[str, Any]]:
-    if isinstance(block, dict) and block.get("type") in _KNOWN_PARTS and block.get("type") != "text":
+    if isinstance(block, dict) and block.get("type") in _KNOWN_PARTS:
         return [block]
     return [shown for part in content_parts([block]) if (shown := _part(part)) is not None]
 

@@ -78,7 +78,8 @@ class Pairing(Generic[I_contra, M]):
 
     def say(self, item: I_contra) -> None:
         """A message without calls; calls that still wait get no result any more."""
-        self._settle()
+        if self._asked:
+            self._settle()
         self._append(item, ())
 
     def ask(self, item: I_contra, calls: Sequence[republic.ToolCall]) -> None:

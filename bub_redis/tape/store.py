@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import StoredEntry, TapeEntry
@@ -65,8 +65,9 @@ class Head:
     """The stream id of the last entry that tells token usage; empty without one, and where the store has no index."""
     anchor: str = ""
     """The stream id of the last anchor; empty without one, and where the store does not tell it with the head."""
-    tail: StoredEntry | None = field(default=None, compare=False, repr=False)
-    """The last receipt, where it is the last entry and was read together with the head."""
+    newest: Sequence[tuple[bytes, Sequence[bytes]]] = field(default=(), compare=False, repr=False)
+    """What stands in the stream up to the last entry, as far back as it was read together with the head: stream ids,
+    with names and values as the server sends them. Empty where nothing was."""
 
     @property
     def last_id(self) -> str:
@@ -240,3 +241,9 @@ class CommitStore(SurveyedStore, Protocol):
         would commit is refused from then on. Raises InvalidInput, SessionBusy naming the turn that holds the session or
         is open on it, Conflict if the tape was reset since `seen`, TapeBlocked, Outage.
         """
+
+
+def has_commit(store: object) -> TypeGuard[CommitStore]:
+    """Whether a store has a commit, so that its tapes can be forked at once."""
+    # By its type, which is remembered: for an object all methods of a protocol are looked up each time.
+    return issubclass(type(store), CommitStore)

@@ -22,7 +22,7 @@ from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.receipt import Status
 from bub_redis.tape.search import distinct
 from bub_redis.tape.sidecar import TapeSidecar, reset_event, sidecar_tape_name
-from bub_redis.tape.store import SESSION_WAIT_S, AsyncTapeStore, CommitStore
+from bub_redis.tape.store import SESSION_WAIT_S, AsyncTapeStore, has_commit
 
 BOOTSTRAP_ANCHOR = "session/start"
 
@@ -128,7 +128,7 @@ class Tape:
     async def ensure_bootstrap_anchor(self) -> None:
         """Hand off to `session/start` if the tape has no anchor yet: exactly once, whoever races (case 100)."""
         entries = handoff_entries(BOOTSTRAP_ANCHOR, {"owner": "human"})
-        if isinstance(self.store, CommitStore):
+        if has_commit(self.store):
             await self.store.bootstrap(self.name, entries)
             return
         try:
@@ -219,7 +219,7 @@ class Tape:
         not merged again. Raises SessionBusy if the session stays held longer than `wait_s`, Fenced if it was lost
         meanwhile, InvalidInput where the store cannot commit.
         """
-        if not isinstance(self.store, CommitStore):
+        if not has_commit(self.store):
             raise InvalidInput(f"a {type(self.store).__name__} cannot be forked: it has no commit")
         async with self.store.session(self.name, run_id or secrets.token_hex(8), wait_s) as grant:
             tapes = [sidecar_tape_name(self.name, sidecar.name) for sidecar in self.sidecars]

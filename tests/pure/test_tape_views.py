@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import republic
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bub_redis.errors import NotFound
 from bub_redis.tape import (
@@ -433,6 +435,28 @@ async def test_no_entry_makes_a_tape_unusable() -> None:  # cases 112, 156 and 1
             assert message.to_dict()
         last = messages[-1]
         assert (last.text if isinstance(last, republic.Message) else last["content"]) == "still here"
+
+
+WORDS = st.sampled_from(
+    "role content text type tool assistant user system image image_url input_audio video url data source media_type "
+    "reasoning thinking provider_data api_format payload tool_calls calls tool_call tool_call_id function_call id name "
+    "arguments metadata results call_ids tool_content refusal finish_reason data:image/png;base64,aGk= \ud800".split(
+        " "
+    )
+)
+SHAPES: st.SearchStrategy[Any] = st.recursive(
+    WORDS | st.none() | st.integers(), lambda values: st.lists(values) | st.dictionaries(WORDS, values), max_leaves=12
+)
+KINDS = st.sampled_from(["message", "tool_call", "tool_result", "anchor"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(entries=st.lists(st.tuples(KINDS, st.dictionaries(WORDS, SHAPES)), min_size=1, max_size=4))
+def test_no_payload_of_any_shape_does(entries: list[tuple[str, dict[str, Any]]]) -> None:  # cases 112, 156 and 159
+    """Also not one whose role or type is a list: what is looked up may be anything."""
+    for context in (EVERYTHING, TapeContext(anchor=None, select=openai_messages().select)):
+        messages = asyncio.run(view_of(*(TapeEntry(0, *entry) for entry in entries), context=context))
+        assert all(message.to_dict() for message in sendable(messages))
 
 
 async def test_no_entry_keeps_a_fork_from_its_merge() -> None:  # cases 102 and 112

@@ -1,12 +1,15 @@
 """What saves a turn round trips and work keeps what it stands for."""
 
 import asyncio
+import dataclasses
 import secrets
 
 import pytest
+from redis.exceptions import ResponseError
 
 from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.heads import NEWEST_ENTRIES, with_newest
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape import Tape, TapeEntry
@@ -25,7 +28,8 @@ def say(text: str) -> TapeEntry:
 
 
 async def granted(store: RedisTapeStore, tape: str) -> Grant:
-    grant = await store.lock.grant(tape, secrets.token_hex(4), secret=secrets.token_hex(4))
+    holder = secrets.token_hex(4)
+    grant = await store.lock.grant(tape, holder, secret=secrets.token_hex(4), reads_newest=True)
     assert not isinstance(grant, Committed)
     return grant
 
@@ -69,13 +73,58 @@ async def test_what_a_grant_tells_is_what_the_tape_holds(redis_store: RedisTapeS
     grant = await granted(redis_store, "t")
     head = await redis_store.head("t")
     assert grant.head == head and head.anchor and not grant.has_journal
-    assert (grant.head.tail is not None) == (appended == 0)
+    assert len(grant.head.newest) == head.last
     told, read = await redis_store.chain("t", grant.head), await redis_store.chain("t", head)
     assert told.hexdigest() == read.hexdigest()
     opened = await Fork.open(redis_store, grant, head=grant.head)
     await opened.append("t", say("two"))
     await opened.merge("completed")
     assert broken_receipts([entry async for entry in redis_store.oldest_first("t")]) == []
+
+
+async def filled(store: RedisTapeStore, entries: int) -> Tape:
+    """A tape whose last anchor stands so many entries before its end."""
+    tape = Tape("t", store)
+    await tape.append(say("before"))
+    await tape.handoff(name="start")
+    await tape.append(*(say(str(number)) for number in range(entries)))
+    return tape
+
+
+@pytest.mark.parametrize("entries", [1, NEWEST_ENTRIES - 2, NEWEST_ENTRIES, NEWEST_ENTRIES * 3])
+async def test_what_came_with_a_grant_is_what_is_read(redis_store: RedisTapeStore, entries: int) -> None:
+    """However far back the anchor stands, from either end, and whatever others append meanwhile."""
+    tape = await filled(redis_store, entries)
+    grant = await granted(redis_store, "t")
+    assert grant.head is not None and len(grant.head.newest) == min(entries + 3, NEWEST_ENTRIES)
+    await tape.append(say("beside it"))
+    plain = dataclasses.replace(grant.head, newest=())
+    everything, since, limited = tape.query(), tape.query().last_anchor(), tape.query().last_anchor().limit(2)
+    for query in (everything, since, limited, since.query("0"), since.kinds("event")):
+        told = await redis_store.fetch_until(query, grant.head)
+        assert told == await redis_store.fetch_until(query, plain) and told[:1]
+    backwards = [[entry async for entry in redis_store.newest_first(since, head)] for head in (grant.head, plain)]
+    assert backwards[0] == backwards[1] and len(backwards[0]) == entries + 1
+
+
+async def test_a_grant_does_not_bring_what_was_reset_while_it_was_read(redis_store: RedisTapeStore) -> None:
+    await filled(redis_store, 3)
+    grant = await granted(redis_store, "t")
+    assert grant.head is not None
+    page = list(reversed(grant.head.newest))
+    head = dataclasses.replace(grant.head, newest=())
+    assert with_newest(head, page, b"0").newest == grant.head.newest
+    for read, generation in ((page, b"1"), (page[1:], b"0"), ([], b"0"), (ResponseError("WRONGTYPE"), b"0")):
+        assert with_newest(head, read, generation).newest == ()
+
+
+async def test_a_fork_that_was_given_all_of_a_slice_goes_on_seeing_it(redis_store: RedisTapeStore) -> None:
+    """As one that has read it does: the tape as it was when the fork was opened, and nothing of a later generation."""
+    tape = await filled(redis_store, 2)
+    async with tape.fork_tape(merge_back=False) as fork:
+        await tape.reset(force=True)
+        await tape.append(say("new"))
+        assert [entry.text for entry in await fork.query().kinds("message").last_anchor().all()] == ["0", "1"]
 
 
 async def test_a_fork_reads_its_parent_once_and_sees_its_own_entries(redis_store: RedisTapeStore) -> None:

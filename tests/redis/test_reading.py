@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from bub_redis.errors import Conflict, TapeBlocked
 from bub_redis.storage import RedisTapeStore, reader
+from bub_redis.storage.heads import Page
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import Tape, TapeEntry
 from tests.entries import say
@@ -101,7 +102,7 @@ async def test_large_entries_come_in_small_pages(redis_store: RedisTapeStore, mo
     pages = []
     read = reader.Reader._page
 
-    async def measured(self: reader.Reader, *args: Any) -> reader.Page:
+    async def measured(self: reader.Reader, *args: Any) -> Page:
         page = await read(self, *args)
         pages.append(sum(len(value) for _, fields in page for value in fields))
         return page
@@ -186,7 +187,7 @@ def reset_after_first_page(store: RedisTapeStore, tape: str, monkeypatch: pytest
     """Once, another client resets the tape and writes to it while it is being read."""
     read = reader.Reader._page
 
-    async def interrupted(self: reader.Reader, *args: Any) -> reader.Page:
+    async def interrupted(self: reader.Reader, *args: Any) -> Page:
         page = await read(self, *args)
         monkeypatch.setattr(reader.Reader, "_page", read)
         await store.reset(tape, [TapeEntry.anchor("session/start")])

@@ -3,10 +3,9 @@
 -- ARGV: 1 turn or run id, 2 dispatch number ('-' for a library fork), 3 secret of the attempt, 4 lease (ms),
 --       5 type of the first frame ('' for no frame), 6 its attempt, 7 its data (JSON), 8 TTL of frames (ms),
 --       9 '1' to be refused also while a turn is open that nobody works on at the moment, else '', then the fields of
---       `state` that make a head, `ms`, `last` and `receipt` the 3rd, 2nd and 4th of them
--- Returns: 'GRANTED', the token, the values of those fields, 1 if there is a journal, and the fields of the last receipt
---          if it is the last entry; 'COMMITTED' and the turn's mark; 'BUSY' and the turn or run that holds it; or 'REFUSED'
---          and a code
+--       `state` that make a head
+-- Returns: 'GRANTED', the token, the values of those fields and 1 if there is a journal; 'COMMITTED' and the turn's
+--          mark; 'BUSY' and the turn or run that holds it; or 'REFUSED' and a code
 -- Cost: O(1)
 -- include block
 local mark = read('HGET', KEYS[3], ARGV[1])
@@ -20,13 +19,7 @@ if mark == nil or held == nil or fence == nil or not read('HLEN', KEYS[4]) or no
 end
 -- The tape as its fork will see it, read here since every fork asks for it next.
 local function granted(token)
-  local head = redis.call('HMGET', KEYS[4], unpack(ARGV, 10))
-  local reply = {'GRANTED', token, head, redis.call('EXISTS', KEYS[7])}
-  if head[4] and head[4] == (head[3] or '') .. '-' .. (head[2] or '') then
-    local found = read('XRANGE', KEYS[6], head[4], head[4])
-    reply[5] = found and found[1] and found[1][2]
-  end
-  return reply
+  return {'GRANTED', token, redis.call('HMGET', KEYS[4], unpack(ARGV, 10)), redis.call('EXISTS', KEYS[7])}
 end
 
 local lock = ARGV[2] .. ':' .. ARGV[3] .. ':' .. ARGV[1]
