@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from socket import gaierror
@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, StoreClosed, TapeBlocked
-from bub_redis.storage.connection import Pool
+from bub_redis.storage.connection import Command, Pool
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -107,10 +107,11 @@ class RedisServer:
         self.address = masked(url)
         _check_url(url)
         self._closed = False
-        self._commands = self._client(url, timeout_s, retries)
-        self._blocking = self._client(url, _BLOCKING_TIMEOUT_S, retries)
+        self._pool = self._new_pool(url, timeout_s, retries)
+        self._commands = Redis.from_pool(self._pool)
+        self._blocking = Redis.from_pool(self._new_pool(url, _BLOCKING_TIMEOUT_S, retries))
 
-    def _client(self, url: str, timeout_s: float, retries: int) -> Redis:
+    def _new_pool(self, url: str, timeout_s: float, retries: int) -> Pool:
         try:
             # Sockets reached by path have no keepalive; redis-py refuses the option there.
             keepalive: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
@@ -132,7 +133,7 @@ class RedisServer:
             raise ConfigError(
                 f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://… or unix:///path"
             ) from None
-        return Redis.from_pool(pool)
+        return pool
 
     @property
     def commands(self) -> Redis:
@@ -145,6 +146,20 @@ class RedisServer:
         """For reads that block, at most BLOCK_S. Raises StoreClosed after close."""
         self._ensure_open()
         return self._blocking
+
+    async def ask(self, *commands: Command) -> list[Any]:
+        """Send commands in one piece; what the server answered to each, errors among them.
+
+        For what is safe to repeat: all of it is sent again where the connection breaks. Raises StoreClosed after close,
+        and redis-py's ConnectionError and TimeoutError.
+        """
+        self._ensure_open()
+        return await self._pool.ask(commands)
+
+    async def transact(self, *commands: Command) -> list[Any]:
+        """Send commands between MULTI and EXEC, in one piece; the replies. Raises what `ask` does and refusals too."""
+        *queued, replies = await self.ask(("MULTI",), *commands, ("EXEC",))
+        return transacted(queued, replies)
 
     def _ensure_open(self) -> None:
         if self._closed:
@@ -261,6 +276,20 @@ class RedisServer:
 
     def __repr__(self) -> str:
         return f"<RedisServer {self.address}>"
+
+
+def raised(reply: Any) -> Any:
+    """The reply, if it is no error of the server: those are raised."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def transacted(queued: Iterable[Any], replies: Any) -> list[Any]:
+    """The replies of a transaction, given what was answered before EXEC and by it. Raises the first refusal."""
+    for reply in queued:
+        raised(reply)
+    return [raised(reply) for reply in raised(replies)]
 
 
 def _reason(error: Exception) -> str:

@@ -10,10 +10,11 @@ import structlog
 
 from bub_redis.errors import Outage
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.refusal import is_unfit, refused
-from bub_redis.storage.script import Argument, NotReplicated, Replicas, Script
+from bub_redis.storage.script import NotReplicated, Replicas, Script
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import StoredEntry, encode_json
 from bub_redis.tape.receipt import Receipt
@@ -94,7 +95,7 @@ class Writer:
         # The id of the batch makes the client's own repeats harmless after a lost reply (case 144).
         args = [secrets.token_hex(12), _BATCH_MS, keys.prefix, *block_args(block)]
         with self._server.outages():
-            verdict, value = await _APPEND.run(self._server.commands, [*keys.written, keys.state, *keys.batches], args)
+            verdict, value = await _APPEND.run(self._server, [*keys.written, keys.state, *keys.batches], args)
         if verdict != b"OK":
             raise refused(tape, value.decode())
         return str(value.decode())
@@ -104,7 +105,7 @@ class Writer:
         keys = TapeKeys(self._namespace, tape)
         with self._server.outages():
             verdict, *rest = await _BOOTSTRAP.run(
-                self._server.commands, [*keys.written, keys.state], [keys.prefix, *block_args(block)]
+                self._server, [*keys.written, keys.state], [keys.prefix, *block_args(block)]
             )
         if verdict == b"REFUSED":
             raise refused(tape, rest[0].decode())
@@ -120,7 +121,7 @@ class Writer:
         keys = TapeKeys(self._namespace, tape)
         with self._server.outages():
             verdict, value = await _SPILL.run(
-                self._server.commands,
+                self._server,
                 [*keys.written, keys.state, keys.fence],
                 [grant.fence, keys.prefix, head.generation, secrets.token_hex(8), *block_args(block)],
             )
@@ -180,9 +181,9 @@ class Writer:
     async def _transacted(self, script: Script, keys: list[str], args: list[Argument]) -> Any:
         with self._server.outages():
             if self._replicas is None:
-                return await script.run_in_transaction(self._server.commands, keys, args)
+                return await script.run_in_transaction(self._server, keys, args)
             try:
-                return await script.run_replicated(self._server.commands, keys, args, self._replicas)
+                return await script.run_replicated(self._server, keys, args, self._replicas)
             except NotReplicated as short:
                 raise Outage(
                     f"{self._server.address} has the commit, and only {short.args[0]} of {self._replicas.count} "

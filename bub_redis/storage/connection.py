@@ -8,14 +8,15 @@ slow line takes as long as it takes, since one that is given up half-way is give
 
 Before each command redis-py also waits two rounds of the event loop to see whether the connection is still good, and
 its pool takes a lock twice: together half of what a short command costs. And it joins commands in Python, where
-hiredis, which it asks for only in its other client, does it in C. See docs/decisions/0040-short-commands.md.
+hiredis, which it asks for only in its other client, does it in C. Its pipelines go through five coroutines for each
+reply. See docs/decisions/0040-short-commands.md.
 """
 
 import asyncio
 import fcntl
 import struct
 import termios
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from redis._parsers import _AsyncHiredisParser
@@ -30,6 +31,8 @@ from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+Argument = str | bytes | int
+Command = Sequence[Argument]
 _HIREDIS: Any = HiredisRespSerializer()
 _LOOKS = 5
 """How often it is looked within a timeout whether anything passes."""
@@ -69,6 +72,21 @@ class _PatientConnection(AbstractConnection):
                 raise RedisTimeoutError("Timeout writing to socket") from None
             if isinstance(error, OSError):
                 raise RedisConnectionError(f"Error while writing to socket: {error.strerror}") from error
+            raise
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one piece; the replies, errors among them. Raises ConnectionError and TimeoutError."""
+        await self.send_packed_command([packed for command in commands for packed in self.pack_command(*command)])
+        try:
+            parser: Any = self._parser
+            return [await parser.read_response() for _ in commands]
+        except BaseException as error:
+            # What is still to be read belongs to nobody any more.
+            await self.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError("Timeout reading from socket") from None
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"Error while reading from socket: {error.strerror}") from error
             raise
 
     async def can_read_destructive(self) -> bool:
@@ -128,6 +146,20 @@ class Pool(BlockingConnectionPool):
             await self.release(connection)
             raise
         return connection
+
+    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands in one piece; what the server answered to each, errors among them.
+
+        All of them are sent again where the connection breaks. Raises redis-py's ConnectionError and TimeoutError.
+        """
+        connection: Any = await self.get_connection()
+        try:
+            replies: list[Any] = await connection.retry.call_with_retry(
+                lambda: connection.ask(commands), lambda _: connection.disconnect()
+            )
+        finally:
+            await self.release(connection)
+        return replies
 
     async def release(self, connection: AbstractConnection) -> None:
         """Give a connection back."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from bub_redis.errors import Conflict
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import tape_args, tape_keys
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock
 from bub_redis.storage.reader import Reader
 from bub_redis.storage.refusal import is_unfit, refused
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.names import SIDECAR_MARKER, owner_tape
@@ -99,7 +100,7 @@ class Eraser:
         written = tape_keys(self._namespace, [reset.tape, *sidecars])
         with self._server.outages():
             reply: list[bytes] = await _RESET.run_in_transaction(
-                self._server.commands, [keys.state, keys.fence, keys.lock, *written], args
+                self._server, [keys.state, keys.fence, keys.lock, *written], args
             )
         return reply
 
@@ -151,6 +152,6 @@ class Eraser:
         damaged = [TapeKeys(self._namespace, name).damaged for name in tapes]
         gone = [*tape_keys(self._namespace, tapes), *damaged, keys.state, keys.turns, *keys.batches, keys.parked_turns]
         with self._server.outages():
-            verdict, *rest = await _DELETE.run(self._server.commands, [keys.fence, *gone], [grant.fence])
+            verdict, *rest = await _DELETE.run(self._server, [keys.fence, *gone], [grant.fence])
         if verdict != b"OK":
             raise refused(tape, rest[0].decode())

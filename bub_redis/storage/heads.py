@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from bub_redis.errors import TapeBlocked
+from bub_redis.storage.connection import Command
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.script import Argument
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.store import Head
 
@@ -32,10 +32,10 @@ def head_of(values: Sequence[bytes | None]) -> Head:
     return Head(generation, last, last_ms, receipt, digest, usage, anchor)
 
 
-def newest_commands(keys: TapeKeys) -> list[tuple[Argument, ...]]:
+def newest_commands(keys: TapeKeys) -> list[Command]:
     """What reads a tape's newest entries, and behind them the generation that they are of."""
     return [
-        (b"XREVRANGE", keys.tape, "+", "-", "COUNT", NEWEST_ENTRIES),
+        ("XREVRANGE", keys.tape, "+", "-", "COUNT", NEWEST_ENTRIES),
         ("HGET", keys.state, *keys.fields("generation")),
     ]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from bub_redis.errors import Fenced
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.reader import entry_number
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.tape.entry import StoredEntry, encode_json
 from bub_redis.tape.store import Grant
 
@@ -77,7 +78,7 @@ class Journal:
         for record in records:
             args += [record.tape or "", *record.stored]
         with self._server.outages():
-            ours = await _JOURNAL.run(self._server.commands, [self._key, self._fence_key], args)
+            ours = await _JOURNAL.run(self._server, [self._key, self._fence_key], args)
         if not ours:
             raise Fenced(f"session {self._grant.tape!r} was granted to another attempt since; nothing was written")
         self._written += len(records)

@@ -12,10 +12,11 @@ from typing import TypeVar
 
 from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.heads import HEAD_FIELDS, head_of, newest_commands, with_newest
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.tape.store import Grant
 
 _GRANT = Script(__package__, "grant")
@@ -90,7 +91,7 @@ class SessionLock:
         frame = (opening.type, opening.attempt, opening.data, opening.ttl_ms) if opening else ("", 0, b"", 0)
         with self._server.outages():
             (verdict, *rest), *newest = await _GRANT.run_before(
-                self._server.commands,
+                self._server,
                 [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.tape, keys.journal(holder)],
                 [
                     holder,
@@ -129,14 +130,14 @@ class SessionLock:
             keys = TapeKeys(self._namespace, grant.tape)
             calls.append(([keys.lock, keys.fence, keys.state], [grant.lock, grant.fence, grant.holder, self._lease_ms]))
         with self._server.outages():
-            return [bool(ours) for ours in await _RENEW.run_each(self._server.commands, calls)]
+            return [bool(ours) for ours in await _RENEW.run_each(self._server, calls)]
 
     async def release(self, grant: Grant, *, still_open: bool = False) -> None:
         """Give the session back if it is ours; `still_open` where another attempt goes on with the turn."""
         keys = TapeKeys(self._namespace, grant.tape)
         with self._server.outages():
             await _RELEASE.run(
-                self._server.commands,
+                self._server,
                 [keys.lock, keys.state],
                 [grant.lock, "" if still_open else grant.holder],
             )

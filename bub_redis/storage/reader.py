@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bub_redis.errors import Conflict
-from bub_redis.storage.client import RedisServer
+from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.heads import HEAD_FIELDS, Page, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
@@ -29,8 +29,6 @@ _LARGEST_PAGE_ENTRIES = 512
 _PAGE_BYTES = 1024 * 1024
 """What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
 _FIELDS = {b"kind", b"payload", b"meta", b"date"}
-# As bytes, commands are answered as the server answers them: redis-py makes a dict of each entry for those it knows.
-_XRANGE, _XREVRANGE = b"XRANGE", b"XREVRANGE"
 
 
 def entry_number(stream_id: bytes | str) -> int:
@@ -136,13 +134,13 @@ class Reader:
         entry instead.
         """
         keys = self._keys(tape)
-        async with self._server.commands.pipeline(transaction=True) as pipe:
-            pipe.hmget(keys.state, keys.fields("generation", "count", "last"))
-            pipe.xlen(keys.tape)
-            pipe.zcount(keys.anchors, "-inf", head.last)
-            pipe.zrevrangebyscore(keys.anchors, head.last, "-inf", start=0, num=max(1, anchors))
-            with self._server.outages():
-                state, length, named, members = await pipe.execute()
+        with self._server.outages():
+            state, length, named, members = await self._server.transact(
+                ("HMGET", keys.state, *keys.fields("generation", "count", "last")),
+                ("XLEN", keys.tape),
+                ("ZCOUNT", keys.anchors, "-inf", head.last),
+                ("ZREVRANGEBYSCORE", keys.anchors, head.last, "-inf", "LIMIT", 0, max(1, anchors)),
+            )
         generation, count, last = (int(value or 0) for value in state)
         self._check_generation(tape, head, generation)
         if not length == count == last:
@@ -166,12 +164,11 @@ class Reader:
 
     async def _single(self, keys: TapeKeys, head: Head, stream_ids: Sequence[str]) -> list[TapeEntry | None]:
         """The entries with these stream ids, in one round trip; None for an id that is empty or holds none."""
-        async with self._server.commands.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.state, *keys.fields("generation"))
-            for stream_id in filter(None, stream_ids):
-                pipe.execute_command(_XRANGE, keys.tape, stream_id, stream_id)
-            with self._server.outages():
-                generation, *pages = await pipe.execute()
+        with self._server.outages():
+            generation, *pages = await self._server.transact(
+                ("HGET", keys.state, *keys.fields("generation")),
+                *(("XRANGE", keys.tape, stream_id, stream_id) for stream_id in stream_ids if stream_id),
+            )
         self._check_generation(keys.name, head, generation)
         found = iter(pages)
         return [self._first(keys, next(found)) if stream_id else None for stream_id in stream_ids]
@@ -185,9 +182,8 @@ class Reader:
     async def stored(self, tape: str, stream_id: str, count: int) -> list[tuple[bytes, StoredEntry]]:
         """Up to `count` entries from `stream_id` on. Raises Outage."""
         with self._server.outages():
-            page = await self._server.commands.execute_command(
-                _XRANGE, self._keys(tape).tape, stream_id, "+", "COUNT", count
-            )
+            (page,) = await self._server.ask(("XRANGE", self._keys(tape).tape, stream_id, "+", "COUNT", count))
+            raised(page)
         return [(found_id, stored) for found_id, fields in page if (stored := stored_in(fields))]
 
     async def uncovered(self, tape: str, head: Head) -> AsyncIterator[StoredEntry]:
@@ -200,20 +196,21 @@ class Reader:
                     continue
                 if stream_id.decode() == head.receipt:
                     receipt = Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), head.receipt)
-                    for unseen in await self._unseen(tape, receipt):
+                    for unseen in await self._unseen(keys, receipt):
                         yield unseen
                 yield stored
 
-    async def _unseen(self, tape: str, receipt: Receipt) -> list[StoredEntry]:
+    async def _unseen(self, keys: TapeKeys, receipt: Receipt) -> list[StoredEntry]:
         """What others appended between the opening of that receipt's fork and its block."""
         if not receipt.unseen:
             return []
         # All entries of a block have one ms, so the id of its first is known.
         first_id = f"{receipt.id.partition('-')[0]}-{receipt.first}"
         with self._server.outages():
-            page = await self._server.commands.execute_command(
-                _XREVRANGE, self._keys(tape).tape, f"({first_id}", "-", "COUNT", len(receipt.unseen)
+            (page,) = await self._server.ask(
+                ("XREVRANGE", keys.tape, f"({first_id}", "-", "COUNT", len(receipt.unseen))
             )
+            raised(page)
         return [stored for _, fields in reversed(page) if (stored := stored_in(fields))]
 
     def _whole(self, tape: str, head: Head) -> _Slice:
@@ -232,11 +229,11 @@ class Reader:
             return _Slice(keys, head, f"({begin}", head.last_id)
         if head.anchor:
             return _Slice(keys, head, f"({head.anchor}", head.last_id)
-        async with self._server.commands.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.state, *keys.fields("generation"))
-            pipe.zrevrangebyscore(keys.anchors, head.last, "-inf", start=0, num=1)
-            with self._server.outages():
-                generation, members = await pipe.execute()
+        with self._server.outages():
+            generation, members = await self._server.transact(
+                ("HGET", keys.state, *keys.fields("generation")),
+                ("ZREVRANGEBYSCORE", keys.anchors, head.last, "-inf", "LIMIT", 0, 1),
+            )
         self._check_generation(query.tape, head, generation)
         if not members:
             raise query.missing_anchor()
@@ -247,7 +244,7 @@ class Reader:
         keys = self._keys(query.tape)
         with self._server.outages():
             generation, *ids = await _BOUNDS.run(
-                self._server.commands,
+                self._server,
                 [keys.anchors, keys.state, keys.latest],
                 [*keys.fields("generation"), head.last, *map(encoded_anchor, names)],
             )
@@ -299,15 +296,13 @@ class Reader:
             count = next_page_entries(count, sum(len(value) for _, fields in page for value in fields))
 
     async def _page(self, part: _Slice, start: str, end: str, count: int, backwards: bool) -> Page:
-        async with self._server.commands.pipeline(transaction=True) as pipe:
-            pipe.hget(part.keys.state, *part.keys.fields("generation"))
-            if backwards:
-                pipe.execute_command(_XREVRANGE, part.keys.tape, end, start, "COUNT", count)
-            else:
-                pipe.execute_command(_XRANGE, part.keys.tape, start, end, "COUNT", count)
-            with self._server.outages():
-                generation, page = await pipe.execute()
-        self._check_generation(part.keys.name, part.head, generation)
+        keys = part.keys
+        reading = ("XREVRANGE", keys.tape, end, start) if backwards else ("XRANGE", keys.tape, start, end)
+        with self._server.outages():
+            generation, page = await self._server.transact(
+                ("HGET", keys.state, *keys.fields("generation")), (*reading, "COUNT", count)
+            )
+        self._check_generation(keys.name, part.head, generation)
         read: Page = page
         return read
 

@@ -19,10 +19,11 @@ from typing import Any
 
 from bub_redis.errors import Conflict, Fenced, Outage, SessionBusy
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock, kept, until_free
 from bub_redis.storage.refusal import busy, refused
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.storage.survey import Repair, Survey, Surveyor, latest_of, members
 from bub_redis.tape.store import Grant
 
@@ -87,7 +88,7 @@ class Repairer:
         keys, at_ms = TapeKeys(self._namespace, grant.tape), time.time_ns() // 1_000_000
         with self._server.outages():
             verdict, *rest = await _SEIZE.run(
-                self._server.commands,
+                self._server,
                 [keys.lock, keys.fence, keys.set_aside(keys.lock, at_ms), keys.set_aside(keys.fence, at_ms)],
                 [grant.lock, grant.secret, int(self._lease_s * 1000)],
             )
@@ -142,7 +143,7 @@ class Repairer:
         args += [len(survey.state), *fields, *told.foreign]
         with self._server.outages():
             verdict, *rest = await _REPAIR.run(
-                self._server.commands,
+                self._server,
                 [keys.fence, keys.state, keys.turns, *keys.written, keys.damaged, *remade, *aside],
                 args,
             )

@@ -12,9 +12,10 @@ import structlog
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import Closing
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Opening
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.tape.entry import encode_json
 from bub_redis.tape.receipt import Receipt
 from bub_redis.tape.store import Grant
@@ -114,7 +115,7 @@ class FrameWriter:
             for number, (kind, data) in enumerate(pending, start=first):
                 args += [number, kind, encode_json(data, f"a {kind} frame")]
             with self._server.outages():
-                await _FRAMES.run(self._server.commands, self._keys, args)
+                await _FRAMES.run(self._server, self._keys, args)
         except BubError as error:
             log.warning("frames.dropped", frames=len(pending), turn=self._grant.holder, error=type(error).__name__)
 

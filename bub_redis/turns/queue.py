@@ -8,8 +8,9 @@ from typing import Any, cast
 from bub_redis.errors import Conflict, NotFound, QueueFull
 from bub_redis.settings import Settings
 from bub_redis.storage.client import BLOCK_S, RedisServer
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, full_turn_id
-from bub_redis.storage.script import Argument, Script
+from bub_redis.storage.script import Script
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.receipt import Status
 from bub_redis.turns.attempt import Attempt, Beat, Cancellation, DeadTurn, Standing, Started, Steer
@@ -70,7 +71,7 @@ class TurnQueue:
             of.queue_prefix,
         ]
         with self.server.outages():
-            return await script.run(self.server.commands, [*shared, *keys], [*prefixes, *args])
+            return await script.run(self.server, [*shared, *keys], [*prefixes, *args])
 
     async def enqueue(self, request: Request) -> bool:
         """Put a turn on its session's list; whether it is new.
@@ -162,7 +163,7 @@ class TurnQueue:
     async def claim(self, most: int) -> list[str]:
         """Take up to `most` due jobs, oldest first; they are nobody else's then."""
         with self.server.outages():
-            jobs = await _CLAIM.run(self.server.commands, [self._keys.arq], [most])
+            jobs = await _CLAIM.run(self.server, [self._keys.arq], [most])
         return [job.decode(errors="replace") for job in jobs]
 
     async def wait_for_work(self) -> None:
@@ -214,7 +215,7 @@ class TurnQueue:
         pairs = [part for attempt in attempts for part in (attempt.full_id, attempt.number)]
         with self.server.outages():
             verdicts = await _BEAT.run(
-                self.server.commands, [self._keys.leases], [self._keys.turn_prefix, worker, self._lease_ms, *pairs]
+                self.server, [self._keys.leases], [self._keys.turn_prefix, worker, self._lease_ms, *pairs]
             )
         return [Beat(verdict.decode()) for verdict in verdicts]
 
