@@ -23,7 +23,7 @@ _NEEDLE_BEHIND = 1000
 async def long_tapes(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
     """Import, open, outline and search tapes of 1,000 to 1,000,000 entries."""
     sizes = (1000, stage.sizes.mid_tape, stage.sizes.long_tape)
-    with stage.server() as server:
+    with stage.server(apart=True) as server:
         async with RedisTapeStore.from_url(server.url) as store:
             tapes = [Tape(f"customer-{size}", store) for size in sizes]
             # The last one is the long one.

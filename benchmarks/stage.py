@@ -53,11 +53,23 @@ class Stage:
     """Where references have their environments."""
 
     @contextmanager
-    def server(self) -> Iterator[EmbeddedServer]:
-        """A fresh server on a data folder of its own: appendonly yes, appendfsync everysec."""
+    def server(self, *, apart: bool = False) -> Iterator[EmbeddedServer]:
+        """A fresh server on a data folder of its own: appendonly yes, appendfsync everysec.
+
+        With `apart` it has a core for itself, and this process and all it starts meanwhile have the others: for rows of
+        single round trips, which take half as long where the scheduler happens to put both sides on one core.
+        """
+        cores = sorted(os.sched_getaffinity(0)) if apart and hasattr(os, "sched_getaffinity") else []
         with TemporaryDirectory(prefix="bub-bench-") as data:
             with EmbeddedServer(appendonly=True, data_dir=Path(data), args=SERVER_ARGS) as server:
-                yield server
+                if cores[1:] and server.pid:
+                    os.sched_setaffinity(server.pid, cores[:1])
+                    os.sched_setaffinity(0, cores[1:])
+                try:
+                    yield server
+                finally:
+                    if cores[1:]:
+                        os.sched_setaffinity(0, cores)
 
     @asynccontextmanager
     async def reference(self, name: str, server: EmbeddedServer) -> AsyncIterator[Reference]:

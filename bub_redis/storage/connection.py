@@ -89,6 +89,12 @@ class _PatientConnection(AbstractConnection):
                 raise RedisConnectionError(f"Error while reading from socket: {error.strerror}") from error
             raise
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it is connected and nothing was left unread, by what has arrived."""
+        stream: Any = self._reader
+        return stream is not None and not (stream._buffer or stream.at_eof() or stream.exception())
+
     async def can_read_destructive(self) -> bool:
         """Whether something was left unread, by what has arrived. Raises redis-py's ConnectionError if it is closed."""
         stream = self._reader
@@ -139,7 +145,9 @@ class Pool(BlockingConnectionPool):
             finally:
                 self._waiting -= 1
             return waited_for
-        connection: AbstractConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        connection: _PatientConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        if connection.is_ready:
+            return connection
         try:
             await self.ensure_connection(connection)
         except BaseException:
@@ -166,8 +174,10 @@ class Pool(BlockingConnectionPool):
         if self._waiting:
             await super().release(connection)
         else:
-            # Past the lock of the pool above, which only orders those who wait.
-            await super(BlockingConnectionPool, self).release(connection)
+            # Past the lock of the pool above, which only orders those who wait, and its events, which are for
+            # credentials that are renewed.
+            self._in_use_connections.remove(connection)
+            self._available_connections.append(connection)
 
 
 async def _while_it_moves(

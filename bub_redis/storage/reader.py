@@ -19,7 +19,7 @@ from bub_redis.tape.damage import Damage
 from bub_redis.tape.entry import StoredEntry, TapeEntry
 from bub_redis.tape.info import Outline, outlined
 from bub_redis.tape.query import Filter, TapeQuery
-from bub_redis.tape.receipt import Receipt
+from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.store import Head
 
 _BOUNDS = Script(__package__, "bounds")
@@ -186,19 +186,16 @@ class Reader:
             raised(page)
         return [(found_id, stored) for found_id, fields in page if (stored := stored_in(fields))]
 
-    async def uncovered(self, tape: str, head: Head) -> AsyncIterator[StoredEntry]:
-        """What stands on the tape up to `head` and no receipt covers, in order."""
+    async def chain(self, tape: str, head: Head) -> Chain:
+        """The digest chain over what no receipt covers up to `head`. Raises Conflict after a reset, Outage."""
+        chain = Chain(head.digest)
         keys = self._keys(tape)
         async for page in self._pages(_Slice(keys, head, head.receipt or "-", head.last_id)):
-            for stream_id, fields in page:
-                stored = self._readable(keys, stream_id, fields)
-                if stored is None:
-                    continue
-                if stream_id.decode() == head.receipt:
-                    receipt = Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), head.receipt)
-                    for unseen in await self._unseen(keys, receipt):
-                        yield unseen
-                yield stored
+            if page and page[0][0].decode() == head.receipt and (stored := stored_in(page[0][1])):
+                receipt = Receipt.from_entry(TapeEntry.decode(entry_number(head.receipt), stored), head.receipt)
+                chain.add(await self._unseen(keys, receipt))
+            chain.add(stored for each in page if (stored := self._readable(keys, *each)))
+        return chain
 
     async def _unseen(self, keys: TapeKeys, receipt: Receipt) -> list[StoredEntry]:
         """What others appended between the opening of that receipt's fork and its block."""

@@ -148,10 +148,7 @@ class RedisTapeStore:
 
     async def chain(self, tape: str, head: Head) -> Chain:
         """The digest chain over what no receipt covers up to `head`. Raises Conflict after a reset, Outage."""
-        chain = Chain(head.digest)
-        async for stored in self._reader.uncovered(tape, head):
-            chain.add((stored,))
-        return chain
+        return await self._reader.chain(tape, head)
 
     async def bootstrap(self, tape: str, entries: Sequence[TapeEntry]) -> bool:
         """Append `entries` if the tape has no anchor yet; whether it did. May be repeated and raced."""

@@ -80,7 +80,8 @@ class Pairing(Generic[I_contra, M]):
         """A message without calls; calls that still wait get no result any more."""
         if self._asked:
             self._settle()
-        self._append(item, ())
+        if (message := self._rendering.message(item, ())) is not None:
+            self._messages.append(message)
 
     def ask(self, item: I_contra, calls: Sequence[republic.ToolCall]) -> None:
         """A message that asks for calls. Those of the messages right before it go on waiting."""
@@ -116,17 +117,14 @@ class Pairing(Generic[I_contra, M]):
     def _settle(self) -> None:
         for asked in self._asked:
             calls = [self._named(call) for call in asked.calls]
-            self._append(asked.item, calls)
+            if (message := self._rendering.message(asked.item, calls)) is not None:
+                self._messages.append(message)
             for place, call in enumerate(calls):
                 known = place in asked.results
                 self._messages.append(
                     self._rendering.result(call, asked.results[place]) if known else self._rendering.interrupted(call)
                 )
         self._asked.clear()
-
-    def _append(self, item: I_contra, calls: Sequence[republic.ToolCall]) -> None:
-        if (message := self._rendering.message(item, calls)) is not None:
-            self._messages.append(message)
 
     def _named(self, call: republic.ToolCall) -> republic.ToolCall:
         """The call with an id, and, where they must be, with one that no call before it has."""
