@@ -33,7 +33,10 @@ class ModelClient:
                 raise InvalidInput("the model keeps a history of its own: leave it out, the tape is the history")
             return cls(f"{model.provider.name}:{model.name}", model)
         if not isinstance(model, str):
-            raise InvalidInput("there is no model to call; pass model='provider:model' to the agent or to the run")
+            raise InvalidInput(
+                "there is no model to call; name one as provider:model: for the agent, for the run or turn, or in "
+                "BUB_MODEL for a worker's plain agent"
+            )
         provider, _, name = model.partition(":")
         if not provider or not name:
             raise ModelError(f"{model!r} is no model; write it as provider:model")

@@ -150,6 +150,10 @@ class Eraser:
         sidecars = sorted({field.decode().partition("/")[0] for field in fields if b"/" in field})
         tapes = [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sidecars)]
         damaged = [TapeKeys(self._namespace, name).damaged for name in tapes]
+        if any(field.rpartition(b"/")[2] == b"repair" for field in fields):
+            # No key holds their names, which tell when they were set aside.
+            with self._server.outages():
+                damaged += [key.decode() async for key in self._server.commands.scan_iter(keys.set_aside_pattern)]
         gone = [*tape_keys(self._namespace, tapes), *damaged, keys.state, keys.turns, *keys.batches, keys.parked_turns]
         with self._server.outages():
             verdict, *rest = await _DELETE.run(self._server, [keys.fence, *gone], [grant.fence])

@@ -106,6 +106,11 @@ class TapeKeys:
         """Where a repair puts a key of this tape that is of another type."""
         return f"{key}:damaged:{at_ms}"
 
+    @property
+    def set_aside_pattern(self) -> str:
+        """What the names of all keys match that repairs set aside, of this tape and of its sidecars."""
+        return f"{self._owner}*:damaged:*"
+
     def rebuilt(self, repair: str) -> tuple[str, str, str, str]:
         """Turns, tape, anchors and latest as a repair makes them anew, with a TTL until they take the others' place."""
         turns, stream, anchors, latest = (f"{key}:rebuilt:{repair}" for key in (self.turns, *self.written))

@@ -64,9 +64,10 @@ class Repairer:
         async with self._held(tape, wait_s) as grant:
             owner, *sidecars = [await self._surveyor.survey(name, turns) for name in await self._surveyor.tapes(tape)]
             # The tape itself comes last: what it shares with its sidecars is fit then, and it was closed till then.
-            for survey in (*sidecars, owner):
+            for survey in sidecars:
                 await self._mend(grant, survey, turns)
-        # The session's own keys were set aside when it was taken.
+            # The session's own keys were set aside when it was taken; that there was a repair is noted all the same.
+            await self._mend(grant, owner, turns, noted=bool(owned))
         found = replace(owner.found, renamed=(*owned, *owner.found.renamed))
         return [found, *(survey.found for survey in sidecars)]
 
@@ -108,9 +109,9 @@ class Repairer:
             return False
         return True
 
-    async def _mend(self, grant: Grant, survey: Survey, turns: Collection[str]) -> None:
+    async def _mend(self, grant: Grant, survey: Survey, turns: Collection[str], *, noted: bool = False) -> None:
         for _ in range(_TRIES):
-            if not survey.found.needed and not survey.odd:
+            if not (survey.found.needed or survey.odd or noted):
                 return
             if await self._applied(grant, survey):
                 return

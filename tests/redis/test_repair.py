@@ -16,6 +16,7 @@ from bub_redis.storage.survey import Repair
 from bub_redis.tape import SpillStore, Tape, TapeEntry
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.receipt import verify_entries
+from bub_redis.tape.sidecar import sidecar_tape_name
 from bub_redis.testing import EmbeddedServer
 from tests.entries import say, texts
 from tests.redis.proxy import proxied
@@ -412,6 +413,23 @@ async def test_a_lock_without_end_is_set_aside(redis_store: RedisTapeStore, tape
     await redis_store.server.commands.set(keys.lock, "1:x:gone")
     assert (await repaired(redis_store))[0].renamed == (keys.lock,)
     await writes(tape)
+
+
+async def test_what_was_set_aside_goes_with_the_tape(redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys) -> None:
+    """Also a lock that was set aside when the session was taken, and what was a sidecar's."""
+    commands = redis_store.server.commands
+    other = Tape("other", redis_store)
+    await other.append(say("kept"))
+    spill = TapeKeys(redis_store.namespace, sidecar_tape_name(tape.name, "spill"))
+    for odd in ([keys.lock], [spill.anchors, keys.latest]):
+        for key in odd:
+            await commands.delete(key)
+            await commands.set(key, "somebody's")
+        await repaired(redis_store)
+    assert len([key async for key in commands.scan_iter(f"{redis_store.namespace}:*:damaged:*")]) == 3
+    await redis_store.delete(tape.name)
+    left = {key.decode() async for key in commands.scan_iter(f"{redis_store.namespace}:*") if b"{t}" in key}
+    assert left <= {keys.fence} and await other.query().all()
 
 
 async def test_a_tape_that_there_is_not_needs_no_repair(redis_store: RedisTapeStore) -> None:

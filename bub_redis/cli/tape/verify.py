@@ -9,6 +9,7 @@ from bub_redis.cli.output import Terminal, print_json
 from bub_redis.errors import Conflict, InvalidInput, NotFound, TapeBlocked
 from bub_redis.storage.health import uncounted_entries
 from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.reader import stream_order
 from bub_redis.tape.receipt import Verification, verify_entries, verify_export
 from bub_redis.turns.overview import QueueOverview
 
@@ -69,13 +70,8 @@ async def _of_session(session: str) -> _Verdict:
                 f"a key of tape {tape.name!r} is of another type; see `bub-redis tape repair {session}`"
             ) from None
         unreadable = max(client.store.damage.count(tape.name), abs(uncounted))
-    lost = shown[0] if shown and _later(shown[0], on_tape) else ""
+    lost = shown[0] if shown and stream_order(shown[0]) > stream_order(on_tape) else ""
     return _Verdict(found, unreadable, tuple(dict.fromkeys(unfit)), lost)
-
-
-def _later(receipt: str, other: str) -> bool:
-    """Whether one stream id is behind another; any is behind none."""
-    return int(receipt.partition("-")[0]) > int(other.partition("-")[0] or 0)
 
 
 def _show(verdict: _Verdict) -> None:
