@@ -226,34 +226,41 @@ class Surveyor:
         if not (told.length or known or odd):
             return Survey(keys, told, {}, {}, Repair(tape))
         marks = await self._marks(keys, odd)
-        rebuilt = []
-        if ({} if keys.anchors in odd else await self._anchors(keys)) != members(told.anchors):
-            rebuilt.append("anchors")
-        if ({} if keys.latest in odd else await self._latest(keys)) != latest_of(told.anchors):
-            rebuilt.append("latest")
         state = _state_of(told, known, marks, main=not keys.sidecar)
-        if any(known.get(name, "") != value for name, value in state.items()):
-            rebuilt.append("state")
         missing_marks = {
             receipt.turn: Committed(receipt.id, receipt.status, receipt.steers).mark
             for receipt in told.receipts
             if receipt.turn not in marks
         }
-        if missing_marks:
-            rebuilt.append("turns")
-        if told.receipts and await self._token(keys, odd) < max(receipt.token for receipt in told.receipts):
-            rebuilt.append("fence")
-        if keys.tape not in odd and await self._is_stuck(keys, state):
-            rebuilt.append("last id")
         last = _number(known, "last")
         beyond = sum(number > last for number in told.numbers) if "last" in known else 0
         # Where `state` was lost, every number up to the last was somebody's.
         once = _number(known, "count") if "count" in known else int(state["last"])
-        missing = max(0, once - (told.count - beyond))
-        # Of a key that a sidecar shares its owner tells.
-        renamed = tuple(key for key in odd if not (keys.sidecar and key == keys.state))
-        found = Repair(tape, len(told.foreign), missing, beyond, tuple(rebuilt), renamed)
+        unfit = [name async for name in self._unfit_indexes(keys, odd, told)]
+        if any(known.get(name, "") != value for name, value in state.items()):
+            unfit.append("state")
+        if missing_marks:
+            unfit.append("turns")
+        if told.receipts and await self._token(keys, odd) < max(receipt.token for receipt in told.receipts):
+            unfit.append("fence")
+        if keys.tape not in odd and await self._is_stuck(keys, state):
+            unfit.append("last id")
+        found = Repair(
+            tape,
+            foreign=len(told.foreign),
+            missing=max(0, once - (told.count - beyond)),
+            beyond=beyond,
+            rebuilt=tuple(unfit),
+            # Of a key that a sidecar shares its owner tells.
+            renamed=tuple(key for key in odd if not (keys.sidecar and key == keys.state)),
+        )
         return Survey(keys, told, state, missing_marks, found, odd)
+
+    async def _unfit_indexes(self, keys: TapeKeys, odd: Collection[str], told: Told) -> AsyncIterator[str]:
+        if ({} if keys.anchors in odd else await self._anchors(keys)) != members(told.anchors):
+            yield "anchors"
+        if ({} if keys.latest in odd else await self._latest(keys)) != latest_of(told.anchors):
+            yield "latest"
 
     async def odd_session_keys(self, tape: str) -> tuple[str, ...]:
         """Lock and fence, as far as they are of another type or never end."""
