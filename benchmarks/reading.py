@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import material
-from benchmarks.measure import Side, alternate, series
+from benchmarks.measure import Series, Side, alternate, series
 from benchmarks.reference import Reference, Unavailable
 from benchmarks.rows import Row, Skipped, rate, ratio, times
 from benchmarks.stage import Stage
@@ -120,6 +120,12 @@ async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], se
                 mine.median <= 0.002 and over <= 3.0,
             )
         )
+    rows.append(
+        Row(
+            f"the same of {sizes[-1]:,} entries, the first time in a process: its context is read by itself",
+            times(await _first_openings(tapes[-1], repeats)),
+        )
+    )
     apart = max(mine.median for mine in ours) / min(mine.median for mine in ours)
     rows.append(
         Row(
@@ -127,6 +133,18 @@ async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], se
         )
     )
     return rows
+
+
+async def _first_openings(tape: Tape, repeats: int) -> Series:
+    assert isinstance(tape.store, RedisTapeStore)
+    took = []
+    for _ in range(repeats):
+        fresh = Tape(tape.name, RedisTapeStore(tape.store.server))
+        began = time.perf_counter()
+        async with fresh.fork_tape(merge_back=False) as fork:
+            await fork.read_messages()
+            took.append(time.perf_counter() - began)
+    return series(took)
 
 
 async def _bub_open(stage: Stage) -> Row | Skipped:

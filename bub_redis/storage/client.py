@@ -289,7 +289,9 @@ def transacted(queued: Iterable[Any], replies: Any) -> list[Any]:
     """The replies of a transaction, given what was answered before EXEC and by it. Raises the first refusal."""
     for reply in queued:
         raised(reply)
-    return [raised(reply) for reply in raised(replies)]
+    if not isinstance(raised(replies), list):
+        raise redis_errors.ResponseError("EXEC was answered with nothing")
+    return [raised(reply) for reply in replies]
 
 
 def _reason(error: Exception) -> str:

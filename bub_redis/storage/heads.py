@@ -1,12 +1,9 @@
 """Where a tape stands, as its fields in `state` tell it, and entries as a stream holds them."""
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 from bub_redis.errors import TapeBlocked
-from bub_redis.storage.connection import Command
-from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.store import Head
 
@@ -15,8 +12,10 @@ HEAD_FIELDS = ("generation", "last", "ms", "receipt", "digest", "usage", "anchor
 
 _NAMES = list(map(str.encode, StoredEntry._fields))
 
-NEWEST_ENTRIES = 64
-"""How many entries are read together with a head: most contexts begin within so many."""
+STREAM_ID = re.compile(r"\d{1,16}-\d{1,16}")
+
+FIRST_PAGE_ENTRIES = 64
+"""How many entries of a slice are asked for at first."""
 
 Page = Sequence[tuple[bytes, Sequence[bytes]]]
 """Stream ids, with names and values as the server sends them."""
@@ -27,29 +26,11 @@ def head_of(values: Sequence[bytes | None]) -> Head:
     try:
         generation, last, last_ms = (int(value or 0) for value in values[:3])
         receipt, digest, usage, anchor = ((text or b"").decode() for text in values[3:])
+        if not all(stream_id == "" or STREAM_ID.fullmatch(stream_id) for stream_id in (receipt, usage, anchor)):
+            raise ValueError
     except ValueError:
         raise TapeBlocked("what says where a tape stands cannot be read; see `bub-redis tape repair`") from None
     return Head(generation, last, last_ms, receipt, digest, usage, anchor)
-
-
-def newest_commands(keys: TapeKeys) -> list[Command]:
-    """What reads a tape's newest entries, and behind them the generation that they are of."""
-    return [
-        ("XREVRANGE", keys.tape, "+", "-", "COUNT", NEWEST_ENTRIES),
-        ("HGET", keys.state, *keys.fields("generation")),
-    ]
-
-
-def with_newest(head: Head, page: Page | Any, generation: Any) -> Head:
-    """The head with what `newest_commands` read behind it; without, if the tape was reset meanwhile or not read."""
-    if not isinstance(page, list) or generation != b"%d" % head.generation:
-        return head
-    last = head.last_id.encode()
-    for place, (stream_id, _) in enumerate(page):
-        if stream_id == last:
-            # What stands before it in the page was appended since.
-            return replace(head, newest=page[: None if not place else place - 1 : -1])
-    return head
 
 
 def stored_in(flat: Sequence[bytes]) -> StoredEntry | None:

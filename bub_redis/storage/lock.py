@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, repeat
 from typing import TypeVar
 
 from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.connection import Argument
-from bub_redis.storage.heads import HEAD_FIELDS, head_of, newest_commands, with_newest
+from bub_redis.storage.contexts import Contexts, context_commands, with_context
+from bub_redis.storage.heads import HEAD_FIELDS, head_of
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
@@ -65,10 +67,11 @@ class Committed:
 class SessionLock:
     """Grants the sessions of one tape server."""
 
-    def __init__(self, server: RedisServer, namespace: str, lease_s: float) -> None:
+    def __init__(self, server: RedisServer, namespace: str, lease_s: float, contexts: Contexts | None = None) -> None:
         self._server = server
         self._namespace = namespace
         self._lease_ms = int(lease_s * 1000)
+        self._contexts = contexts or Contexts()
 
     async def grant(
         self,
@@ -79,20 +82,22 @@ class SessionLock:
         secret: str,
         opening: Opening | None = None,
         between_turns: bool = False,
-        reads_newest: bool = False,
+        reads_context: bool = False,
     ) -> Grant | Committed:
         """Take the session at once, or learn that `holder` is committed. Repeating it gives the same grant.
 
-        With `reads_newest` the grant's head brings the tape's newest entries, in the same round trip. Raises
-        SessionBusy if anybody but an earlier attempt of the same turn, by dispatch number, holds the session,
-        and with `between_turns` also if a turn is open that nobody works on now; TapeBlocked, Outage.
+        With `reads_context` the grant's head brings the tape's context if it is small and was read in this process
+        before, in the same round trip. Raises SessionBusy if anybody but an earlier attempt of the same turn, by
+        dispatch number, holds the session, and with `between_turns` also if a turn is open that nobody works on now;
+        TapeBlocked, Outage.
         """
         keys = TapeKeys(self._namespace, tape)
         frame = (opening.type, opening.attempt, opening.data, opening.ttl_ms) if opening else ("", 0, b"", 0)
+        anchor = self._contexts.anchor_of(tape) if reads_context else ""
         with self._server.outages():
-            (verdict, *rest), *newest = await _GRANT.run_before(
+            (verdict, *rest), *read = await _GRANT.run_before(
                 self._server,
-                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.tape, keys.journal(holder)],
+                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.journal(holder)],
                 [
                     holder,
                     "-" if dispatch is None else dispatch,
@@ -102,14 +107,14 @@ class SessionLock:
                     "1" if between_turns else "",
                     *keys.fields(*HEAD_FIELDS),
                 ],
-                newest_commands(keys) if reads_newest else (),
+                context_commands(keys, anchor),
             )
         match verdict:
             case b"GRANTED":
                 token, values, has_journal = rest
                 head = head_of(values)
-                if newest:
-                    head = with_newest(head, *newest)
+                if read:
+                    head = with_context(head, anchor, *read)
                 return Grant(tape, holder, int(token), secret, dispatch, head, bool(has_journal))
             case b"COMMITTED":
                 return Committed.from_mark(rest[0])
@@ -144,16 +149,21 @@ class SessionLock:
 
     @asynccontextmanager
     async def hold(
-        self, tape: str, holder: str, wait_s: float, *, between_turns: bool = False, reads_newest: bool = False
+        self, tape: str, holder: str, wait_s: float, *, between_turns: bool = False, reads_context: bool = False
     ) -> AsyncIterator[Grant]:
         """Hold the session for a library fork: wait for it, renew it while open, release it at the end.
 
         A holder that was committed before is granted all the same: its merge gives the receipt of then. With
-        `between_turns` no turn may be open either; for `reads_newest` see `grant`. Raises SessionBusy if the session
+        `between_turns` no turn may be open either; for `reads_context` see `grant`. Raises SessionBusy if the session
         stays held longer than `wait_s`, Outage.
         """
         secret = secrets.token_hex(8)
-        take = partial(self.grant, tape, holder, secret=secret, between_turns=between_turns, reads_newest=reads_newest)
+        # Who finds the session taken asks again and again.
+        reads = chain([reads_context], repeat(False))
+
+        def take() -> Awaitable[Grant | Committed]:
+            return self.grant(tape, holder, secret=secret, between_turns=between_turns, reads_context=next(reads))
+
         granted = await until_free(take, wait_s)
         grant = Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
         try:

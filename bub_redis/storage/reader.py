@@ -1,7 +1,8 @@
 """Reading a tape: its head, outline and slices, and the chain of digests, always of one generation.
 
 A slice is read in pages, from either end. Each page comes together with the generation, so that two generations never
-mix (cases 74 and 141). Dates filter on an entry's `date`, which no index knows: a period is read through like a text.
+mix (cases 74 and 141); what came whole with a head is not read again. Dates filter on an entry's `date`, which no index
+knows: a period is read through like a text.
 """
 
 from bisect import bisect_left, bisect_right
@@ -9,10 +10,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bub_redis.errors import Conflict
+from bub_redis.errors import Conflict, TapeBlocked
 from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.commit import encoded_anchor
-from bub_redis.storage.heads import HEAD_FIELDS, Page, head_of, stored_in
+from bub_redis.storage.contexts import Contexts
+from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, HEAD_FIELDS, Page, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.script import Script
 from bub_redis.tape.damage import Damage
@@ -24,7 +26,6 @@ from bub_redis.tape.store import Head
 
 _BOUNDS = Script(__package__, "bounds")
 
-FIRST_PAGE_ENTRIES = 64
 _LARGEST_PAGE_ENTRIES = 512
 _PAGE_BYTES = 1024 * 1024
 """What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
@@ -56,6 +57,14 @@ def stored_entry(fields: dict[bytes, bytes]) -> StoredEntry | None:
     return StoredEntry(fields[b"kind"], fields[b"payload"], fields[b"meta"], fields[b"date"])
 
 
+def stored_receipt(stream_id: str, stored: StoredEntry) -> Receipt:
+    """The receipt that an entry holds, which must be one by its id. Raises TapeBlocked if it is none."""
+    try:
+        return Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), stream_id)
+    except (ValueError, RecursionError):
+        raise TapeBlocked(f"entry {stream_id} is named as a receipt and is none; see `bub-redis tape repair`") from None
+
+
 @dataclass(frozen=True)
 class _Slice:
     """A part of a tape at one moment, as XRANGE takes it."""
@@ -65,20 +74,24 @@ class _Slice:
     start: str
     end: str
 
+    @property
+    def is_context(self) -> bool:
+        """Whether it is all that stands behind the last anchor."""
+        return bool(self.head.anchor) and self.start == f"({self.head.anchor}" and self.end == self.head.last_id
 
-def _among_newest(part: _Slice) -> Page | None:
-    """The slice, if all of it was read together with the head; else None."""
-    newest = part.head.newest
-    if not newest or part.end != part.head.last_id:
+
+def _in_context(part: _Slice) -> Page | None:
+    """The slice, if it is in what was read together with the head; else None."""
+    head = part.head
+    if head.context is None or part.end != head.last_id:
         return None
-    oldest = newest[0][0].decode()
-    if part.start == "-":
-        return newest if entry_number(oldest) == 1 else None
-    start = stream_order(part.start.removeprefix("("))
-    if start < stream_order(oldest):
+    if part.is_context:
+        return head.context
+    start = (0, 0) if part.start == "-" else stream_order(part.start.removeprefix("("))
+    if start <= stream_order(head.anchor):
         return None
     cut = bisect_right if part.start.startswith("(") else bisect_left
-    return newest[cut(newest, start, key=lambda read: stream_order(read[0].decode())) :]
+    return head.context[cut(head.context, start, key=lambda read: stream_order(read[0].decode())) :]
 
 
 class Reader:
@@ -87,9 +100,10 @@ class Reader:
     Entries that nobody of us wrote, or that cannot be decoded, are left out and counted in `damage`.
     """
 
-    def __init__(self, server: RedisServer, namespace: str) -> None:
+    def __init__(self, server: RedisServer, namespace: str, contexts: Contexts) -> None:
         self._server = server
         self._namespace = namespace
+        self._contexts = contexts
         self.damage = Damage()
 
     def _keys(self, tape: str) -> TapeKeys:
@@ -192,7 +206,7 @@ class Reader:
         keys = self._keys(tape)
         async for page in self._pages(_Slice(keys, head, head.receipt or "-", head.last_id)):
             if page and page[0][0].decode() == head.receipt and (stored := stored_in(page[0][1])):
-                receipt = Receipt.from_entry(TapeEntry.decode(entry_number(head.receipt), stored), head.receipt)
+                receipt = stored_receipt(head.receipt, stored)
                 chain.add(await self._unseen(keys, receipt))
             chain.add(stored for each in page if (stored := self._readable(keys, *each)))
         return chain
@@ -279,12 +293,16 @@ class Reader:
         self, part: _Slice, *, backwards: bool = False, first_page_entries: int = FIRST_PAGE_ENTRIES
     ) -> AsyncIterator[Page]:
         """A slice, page by page. Raises Conflict after a reset, Outage."""
-        if (known := _among_newest(part)) is not None:
+        if (known := _in_context(part)) is not None:
+            if part.is_context:
+                self._contexts.note(part.keys.name, part.head.anchor, known)
             yield known[::-1] if backwards else known
             return
         start, end, count = part.start, part.end, first_page_entries
         while part.head.last:
             page = await self._page(part, start, end, count, backwards)
+            if part.is_context and start == part.start and count == FIRST_PAGE_ENTRIES and not backwards:
+                self._contexts.note(part.keys.name, part.head.anchor, page)
             yield page
             if len(page) < count:
                 return

@@ -12,12 +12,13 @@ from bub_redis import faults
 from bub_redis.errors import Conflict, Fenced, InvalidInput
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import Closing, Writer
+from bub_redis.storage.contexts import Contexts
 from bub_redis.storage.erase import Eraser, Hook
 from bub_redis.storage.keys import DEFAULT_NAMESPACE, TapeKeys, check_namespace
 from bub_redis.storage.known import KnownTapes
 from bub_redis.storage.lock import Committed, SessionLock
 from bub_redis.storage.parking import Parked, Parking
-from bub_redis.storage.reader import Reader, entry_number
+from bub_redis.storage.reader import Reader, entry_number, stored_receipt
 from bub_redis.storage.repair import REPAIR_EVENT, Repairer
 from bub_redis.storage.script import Replicas
 from bub_redis.storage.survey import Repair
@@ -52,8 +53,9 @@ class RedisTapeStore:
         """A store on `server`; with `replicas`, merges are acknowledged only when so many have them."""
         self.server = server
         self.namespace = check_namespace(namespace)
-        self.lock = SessionLock(server, namespace, lease_s)
-        self._reader = Reader(server, namespace)
+        contexts = Contexts()
+        self.lock = SessionLock(server, namespace, lease_s, contexts)
+        self._reader = Reader(server, namespace, contexts)
         self._writer = Writer(server, namespace, replicas)
         self._eraser = Eraser(server, namespace, self.lock, self._reader)
         self._parking = Parking(server, namespace)
@@ -159,7 +161,7 @@ class RedisTapeStore:
 
     def session(self, tape: str, holder: str, wait_s: float) -> AbstractAsyncContextManager[Grant]:
         """Hold the session for a library fork; see `SessionLock.hold`."""
-        return self.lock.hold(check_tape_name(tape), holder, wait_s, reads_newest=True)
+        return self.lock.hold(check_tape_name(tape), holder, wait_s, reads_context=True)
 
     async def commit(self, commit: Commit, closing: Closing | None = None) -> Receipt:
         """Append the block and its receipt, whole, once, and return the receipt as placed; see `Writer.merge`.
@@ -186,7 +188,7 @@ class RedisTapeStore:
         ms, _, last = (await self._writer.append_fenced(grant, tape, head, Block.of(entries))).partition("-")
         faults.point("during-spill")
         # What the batch may hold beside entries is not known here.
-        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", newest=())
+        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", context=None)
 
     async def reset(
         self,
@@ -269,10 +271,10 @@ class RedisTapeStore:
             return [field.decode() async for field, _ in self.server.commands.hscan_iter(turns)]
 
     async def receipt(self, tape: str, committed: Committed) -> Receipt:
-        """The receipt that a mark names. Raises Conflict if it is not on the tape any more, Outage."""
+        """The receipt that a mark names. Raises Conflict if it is not on the tape any more, TapeBlocked, Outage."""
         for stream_id, stored in await self._reader.stored(tape, committed.receipt_id, 1):
             if stream_id.decode() == committed.receipt_id:
-                return Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), committed.receipt_id)
+                return stored_receipt(committed.receipt_id, stored)
         raise Conflict(f"receipt {committed.receipt_id} of tape {tape!r} is not on the tape any more")
 
     async def entry(self, tape: str, number: int, committed_ms: int) -> TapeEntry | None:

@@ -4,7 +4,6 @@ Entries are chained by digests, the keys beside them are not, so the entries are
 is taken for well formed. See docs/decisions/0045-repair-from-the-entries.md.
 """
 
-import re
 from array import array
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -16,17 +15,16 @@ from typing import Any
 from bub_redis.errors import InvalidInput, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
-from bub_redis.storage.heads import stored_in
+from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, STREAM_ID, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
-from bub_redis.storage.reader import FIRST_PAGE_ENTRIES, entry_number, next_page_entries, stream_order
+from bub_redis.storage.reader import entry_number, next_page_entries, stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import told_usage
 from bub_redis.tape.names import SIDECAR_MARKER, check_sidecar_name
 from bub_redis.tape.receipt import DIGEST, LARGEST_NUMBER, RESET_EVENT, Receipt, receipt_in
 
 _ASKED_AT_ONCE = 1000
-_ID = re.compile(r"\d{1,16}-\d{1,16}")
 _FIELDS = ("generation", "count", "last", "ms", "usage", "anchor")
 _MAIN_FIELDS = ("receipt", "digest", "open", "opener")
 
@@ -116,7 +114,7 @@ class Told:
         if self.receipts:
             return self.receipts[-1].id, self.receipts[-1].digest
         receipt_id, digest = str(self.reset.get("receipt", "")), str(self.reset.get("digest", ""))
-        return (receipt_id, digest) if _ID.fullmatch(receipt_id) and DIGEST.fullmatch(digest) else ("", "")
+        return (receipt_id, digest) if STREAM_ID.fullmatch(receipt_id) and DIGEST.fullmatch(digest) else ("", "")
 
     @property
     def generation(self) -> int:
@@ -371,7 +369,7 @@ class Surveyor:
 def _is_fit(name: str, value: str) -> bool:
     match name:
         case "receipt" | "usage" | "anchor":
-            return _ID.fullmatch(value) is not None
+            return STREAM_ID.fullmatch(value) is not None
         case "digest":
             return DIGEST.fullmatch(value) is not None
         case "open" | "opener":

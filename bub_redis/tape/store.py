@@ -65,9 +65,9 @@ class Head:
     """The stream id of the last entry that tells token usage; empty without one, and where the store has no index."""
     anchor: str = ""
     """The stream id of the last anchor; empty without one, and where the store does not tell it with the head."""
-    newest: Sequence[tuple[bytes, Sequence[bytes]]] = field(default=(), compare=False, repr=False)
-    """What stands in the stream up to the last entry, as far back as it was read together with the head: stream ids,
-    with names and values as the server sends them. Empty where nothing was."""
+    context: Sequence[tuple[bytes, Sequence[bytes]]] | None = field(default=None, compare=False, repr=False)
+    """What stands in the stream behind the last anchor up to the last entry, as the server sends it: stream ids, with
+    names and values. None where it was not read together with the head."""
 
     @property
     def last_id(self) -> str:
@@ -191,7 +191,8 @@ class CommitStore(SurveyedStore, Protocol):
     async def fetch_until(self, query: TapeQuery, head: Head) -> list[TapeEntry]:
         """Answer `query` as the tape stood at `head`.
 
-        Raises NotFound for a missing anchor, Conflict if the tape was reset since, Outage.
+        Raises NotFound for a missing anchor, Conflict if the tape was reset since, unless `head` brings all that is
+        asked for, Outage.
         """
 
     async def chain(self, tape: str, head: Head) -> Chain:

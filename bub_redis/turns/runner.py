@@ -103,7 +103,7 @@ class TurnRunner:
             dispatch=started.dispatch,
             secret=secrets.token_hex(8),
             opening=opening_frame(attempt.number, self._settings.frames_ttl_s),
-            reads_newest=True,
+            reads_context=True,
         )
         if isinstance(granted, Committed):
             await self._store.confirm(turn.tape, turn.id, granted)

@@ -7,9 +7,12 @@ import secrets
 import pytest
 from redis.exceptions import ResponseError
 
+from bub_redis.errors import SessionBusy, TapeBlocked
 from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.client import RedisServer
-from bub_redis.storage.heads import NEWEST_ENTRIES, with_newest
+from bub_redis.storage.contexts import MOST_BYTES, with_context
+from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, Page
+from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape import Tape, TapeEntry
@@ -28,10 +31,17 @@ def say(text: str) -> TapeEntry:
 
 
 async def granted(store: RedisTapeStore, tape: str) -> Grant:
-    holder = secrets.token_hex(4)
-    grant = await store.lock.grant(tape, holder, secret=secrets.token_hex(4), reads_newest=True)
+    grant = await store.lock.grant(tape, secrets.token_hex(4), secret=secrets.token_hex(4), reads_context=True)
     assert not isinstance(grant, Committed)
+    await store.lock.release(grant)
     return grant
+
+
+async def context_of(store: RedisTapeStore, tape: str) -> Page | None:
+    """What a grant brings of the tape's context."""
+    grant = await granted(store, tape)
+    assert grant.head is not None
+    return grant.head.context
 
 
 async def test_a_connection_that_the_server_closed_is_replaced_before_it_is_used() -> None:
@@ -70,10 +80,11 @@ async def test_what_a_grant_tells_is_what_the_tape_holds(redis_store: RedisTapeS
         await fork.append(say("one"))
         await tape.append(say("beside it"))
     await tape.append(*(say(str(number)) for number in range(appended)))
-    grant = await granted(redis_store, "t")
+    await tape.read_messages()
+    grant = await redis_store.lock.grant("t", "run", secret="one", reads_context=True)  # noqa: S106 - no password
+    assert isinstance(grant, Grant) and grant.head is not None and grant.head.context
     head = await redis_store.head("t")
     assert grant.head == head and head.anchor and not grant.has_journal
-    assert len(grant.head.newest) == head.last
     told, read = await redis_store.chain("t", grant.head), await redis_store.chain("t", head)
     assert told.hexdigest() == read.hexdigest()
     opened = await Fork.open(redis_store, grant, head=grant.head)
@@ -83,48 +94,120 @@ async def test_what_a_grant_tells_is_what_the_tape_holds(redis_store: RedisTapeS
 
 
 async def filled(store: RedisTapeStore, entries: int) -> Tape:
-    """A tape whose last anchor stands so many entries before its end."""
+    """A tape of which so many entries stand behind the last anchor."""
     tape = Tape("t", store)
     await tape.append(say("before"))
     await tape.handoff(name="start")
-    await tape.append(*(say(str(number)) for number in range(entries)))
+    await tape.append(*(say(str(number)) for number in range(entries - 1)))
     return tape
 
 
-@pytest.mark.parametrize("entries", [1, NEWEST_ENTRIES - 2, NEWEST_ENTRIES, NEWEST_ENTRIES * 3])
-async def test_what_came_with_a_grant_is_what_is_read(redis_store: RedisTapeStore, entries: int) -> None:
-    """However far back the anchor stands, from either end, and whatever others append meanwhile."""
+@pytest.mark.parametrize("entries", [1, 2, FIRST_PAGE_ENTRIES - 1, FIRST_PAGE_ENTRIES, FIRST_PAGE_ENTRIES * 3])
+async def test_a_context_that_was_read_comes_with_the_next_grant(redis_store: RedisTapeStore, entries: int) -> None:
+    """Where it is short; and every answer is the one that reading gives, whatever others append meanwhile."""
     tape = await filled(redis_store, entries)
-    grant = await granted(redis_store, "t")
-    assert grant.head is not None and len(grant.head.newest) == min(entries + 3, NEWEST_ENTRIES)
-    await tape.append(say("beside it"))
-    plain = dataclasses.replace(grant.head, newest=())
-    everything, since, limited = tape.query(), tape.query().last_anchor(), tape.query().last_anchor().limit(2)
-    for query in (everything, since, limited, since.query("0"), since.kinds("event")):
-        told = await redis_store.fetch_until(query, grant.head)
-        assert told == await redis_store.fetch_until(query, plain) and told[:1]
-    backwards = [[entry async for entry in redis_store.newest_first(since, head)] for head in (grant.head, plain)]
-    assert backwards[0] == backwards[1] and len(backwards[0]) == entries + 1
-
-
-async def test_a_grant_does_not_bring_what_was_reset_while_it_was_read(redis_store: RedisTapeStore) -> None:
-    await filled(redis_store, 3)
+    assert await context_of(redis_store, "t") is None
+    assert len(await tape.query().last_anchor().all()) == entries
     grant = await granted(redis_store, "t")
     assert grant.head is not None
-    page = list(reversed(grant.head.newest))
-    head = dataclasses.replace(grant.head, newest=())
-    assert with_newest(head, page, b"0").newest == grant.head.newest
-    for read, generation in ((page, b"1"), (page[1:], b"0"), ([], b"0"), (ResponseError("WRONGTYPE"), b"0")):
-        assert with_newest(head, read, generation).newest == ()
+    assert (grant.head.context is not None) == (entries < FIRST_PAGE_ENTRIES)
+    await tape.append(say("beside it"))
+    plain = dataclasses.replace(grant.head, context=None)
+    everything, since, limited = tape.query(), tape.query().last_anchor(), tape.query().last_anchor().limit(2)
+    for query in (everything, since, limited, since.query("0"), since.kinds("event")):
+        assert await redis_store.fetch_until(query, grant.head) == await redis_store.fetch_until(query, plain)
+    backwards = [[entry async for entry in redis_store.newest_first(since, head)] for head in (grant.head, plain)]
+    assert backwards[0] == backwards[1] and len(backwards[0]) == entries
 
 
-async def test_a_fork_that_was_given_all_of_a_slice_goes_on_seeing_it(redis_store: RedisTapeStore) -> None:
+async def test_a_context_is_asked_for_again_where_it_begins_elsewhere_now(redis_store: RedisTapeStore) -> None:
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
+    await tape.handoff(name="next")
+    assert await context_of(redis_store, "t") is None
+    await tape.read_messages()
+    context = await context_of(redis_store, "t")
+    assert context is not None and len(context) == 1
+
+
+async def test_an_anchor_that_is_the_last_entry_begins_an_empty_context(redis_store: RedisTapeStore) -> None:
+    tape = Tape("t", redis_store)
+    await tape.append(TapeEntry.anchor("start"))
+    await tape.read_messages()
+    assert await context_of(redis_store, "t") == ()
+
+
+async def test_a_large_context_is_read_page_by_page(redis_store: RedisTapeStore) -> None:
+    """While the session is renewed: on a slow line it may take longer than a lease."""
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
+    await tape.append(say("x" * MOST_BYTES))
+    assert await context_of(redis_store, "t") is not None  # others may append what they like
+    await tape.read_messages()
+    assert await context_of(redis_store, "t") is None
+
+
+async def test_who_waits_for_a_session_reads_nothing(redis_store: RedisTapeStore) -> None:
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
+    commands = redis_store.server.commands
+
+    async def reads() -> int:
+        return int((await commands.info("commandstats")).get("cmdstat_xrange", {}).get("calls", 0))
+
+    async with tape.fork_tape(merge_back=False):
+        before = await reads()
+        with pytest.raises(SessionBusy):
+            async with tape.fork_tape(wait_s=0.3):
+                pass
+        assert await reads() - before == 1
+
+
+async def test_a_grant_brings_no_context_of_another_generation(redis_store: RedisTapeStore) -> None:
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
+    grant = await granted(redis_store, "t")
+    assert grant.head is not None
+    context, head = grant.head.context, dataclasses.replace(grant.head, context=None)
+    assert context and with_context(head, head.anchor, context, b"0").context == context
+    refused = ResponseError("WRONGTYPE")
+    for page, generation in ((context, b"1"), (context[:-1], b"0"), ([], b"0"), (refused, b"0"), (context, None)):
+        assert with_context(head, head.anchor, page, generation).context is None
+    assert with_context(head, "1-1", context, b"0").context is None
+
+
+async def test_a_fork_that_was_given_its_context_goes_on_seeing_it(redis_store: RedisTapeStore) -> None:
     """As one that has read it does: the tape as it was when the fork was opened, and nothing of a later generation."""
-    tape = await filled(redis_store, 2)
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
     async with tape.fork_tape(merge_back=False) as fork:
         await tape.reset(force=True)
         await tape.append(say("new"))
         assert [entry.text for entry in await fork.query().kinds("message").last_anchor().all()] == ["0", "1"]
+
+
+@pytest.mark.parametrize("field", ["anchor", "receipt"])
+@pytest.mark.parametrize("value", ["junk", "9-9-9", "+", "9 9"])
+async def test_an_id_that_is_none_blocks_the_tape(redis_store: RedisTapeStore, field: str, value: str) -> None:
+    """What blocks a tape is an outage to turns, and no failure of theirs."""
+    tape = await filled(redis_store, 3)
+    async with tape.fork_tape() as fork:
+        await fork.append(say("merged"))
+    await tape.read_messages()
+    await redis_store.server.ask(("HSET", TapeKeys(redis_store.namespace, "t").state, field, value))
+    with pytest.raises(TapeBlocked, match="repair"):
+        async with tape.fork_tape() as fork:
+            await fork.read_messages()
+
+
+async def test_a_receipt_that_is_none_blocks_the_tape(redis_store: RedisTapeStore) -> None:
+    tape = await filled(redis_store, 3)
+    await tape.read_messages()
+    head = await redis_store.head("t")
+    await redis_store.server.ask(("HSET", TapeKeys(redis_store.namespace, "t").state, "receipt", head.last_id))
+    with pytest.raises(TapeBlocked, match="repair"):
+        async with tape.fork_tape():
+            pass
 
 
 async def test_a_fork_reads_its_parent_once_and_sees_its_own_entries(redis_store: RedisTapeStore) -> None:

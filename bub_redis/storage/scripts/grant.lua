@@ -1,5 +1,5 @@
 -- Grant a session to an attempt of a turn, or to a library fork; the fencing token rises with every new grant.
--- KEYS: lock, fence, turns, state, frames, tape, journal
+-- KEYS: lock, fence, turns, state, frames, journal
 -- ARGV: 1 turn or run id, 2 dispatch number ('-' for a library fork), 3 secret of the attempt, 4 lease (ms),
 --       5 type of the first frame ('' for no frame), 6 its attempt, 7 its data (JSON), 8 TTL of frames (ms),
 --       9 '1' to be refused also while a turn is open that nobody works on at the moment, else '', then the fields of
@@ -19,7 +19,7 @@ if mark == nil or held == nil or fence == nil or not read('HLEN', KEYS[4]) or no
 end
 -- The tape as its fork will see it, read here since every fork asks for it next.
 local function granted(token)
-  return {'GRANTED', token, redis.call('HMGET', KEYS[4], unpack(ARGV, 10)), redis.call('EXISTS', KEYS[7])}
+  return {'GRANTED', token, redis.call('HMGET', KEYS[4], unpack(ARGV, 10)), redis.call('EXISTS', KEYS[6])}
 end
 
 local lock = ARGV[2] .. ':' .. ARGV[3] .. ':' .. ARGV[1]
