@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
 from typing import TypeVar
@@ -19,7 +19,7 @@ from bub_redis.storage.heads import HEAD_FIELDS, head_of
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
-from bub_redis.tape.store import Grant
+from bub_redis.tape.store import Grant, Head
 
 _GRANT = Script(__package__, "grant")
 _RENEW = Script(__package__, "renew")
@@ -112,16 +112,24 @@ class SessionLock:
         match verdict:
             case b"GRANTED":
                 token, values, has_journal = rest
-                head = head_of(values)
-                if read:
-                    head = with_context(head, anchor, *read)
-                return Grant(tape, holder, int(token), secret, dispatch, head, bool(has_journal))
+                grant = Grant(tape, holder, int(token), secret, dispatch, has_journal=bool(has_journal))
+                head = await self._head_of(grant, values)
+                return replace(grant, head=with_context(head, anchor, *read) if read else head)
             case b"COMMITTED":
                 return Committed.from_mark(rest[0])
             case b"BUSY":
                 raise busy(tape, rest[0])
             case _:
                 raise refused(tape, rest[0].decode())
+
+    async def _head_of(self, grant: Grant, values: Sequence[bytes | None]) -> Head:
+        try:
+            return head_of(values)
+        except TapeBlocked:
+            # Whoever repairs the tape needs the session.
+            with suppress(Outage):
+                await self.release(grant, still_open=grant.dispatch is not None)
+            raise
 
     async def renew(self, grant: Grant) -> bool:
         """Extend the lock by a lease; whether the session is still ours. Raises Outage, which is not a loss."""

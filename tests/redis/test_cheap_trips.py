@@ -198,6 +198,11 @@ async def test_an_id_that_is_none_blocks_the_tape(redis_store: RedisTapeStore, f
     with pytest.raises(TapeBlocked, match="repair"):
         async with tape.fork_tape() as fork:
             await fork.read_messages()
+    with pytest.raises(TapeBlocked, match="repair"):
+        await redis_store.lock.grant("t", "turn", dispatch=1, secret="one")  # noqa: S106 - no password
+    assert any(repair.needed for repair in await redis_store.repair("t"))  # which needs the session
+    async with tape.fork_tape() as fork:
+        assert await fork.read_messages()
 
 
 async def test_a_receipt_that_is_none_blocks_the_tape(redis_store: RedisTapeStore) -> None:
