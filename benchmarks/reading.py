@@ -87,7 +87,7 @@ async def _imported(tape: Tape, size: int) -> float:
 
 
 async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], session: Reference) -> list[Row]:
-    repeats = stage.sizes.repeats(100)
+    repeats = stage.sizes.repeats(300)
     await session.ask("fill", items=[dict(entry.payload) for entry in material.messages(_BEHIND * 2)])
 
     def opening(tape: Tape) -> Side:
