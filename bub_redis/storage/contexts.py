@@ -14,6 +14,7 @@ from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape.store import Head
 
 MOST_BYTES = 256 * 1024
+"""How large the payloads of a context may be together."""
 MOST_KNOWN = 10_000
 """Of so many tapes it is known; the context of another one takes a round trip of its own."""
 
@@ -30,7 +31,7 @@ class Contexts:
 
     def note(self, tape: str, anchor: str, page: Page) -> None:
         """A context was read: `page` is what stands behind `anchor`, or the first `FIRST_PAGE_ENTRIES` of that."""
-        size_bytes = sum(len(value) for _, fields in page for value in fields[3:6:2])
+        size_bytes = sum(len(payload) for _, fields in page for payload in fields[3:4])
         self._anchors.pop(tape, None)
         if len(page) >= FIRST_PAGE_ENTRIES or size_bytes > MOST_BYTES:
             return

@@ -87,6 +87,9 @@ def _in_context(part: _Slice) -> Page | None:
         return None
     if part.is_context:
         return head.context
+    if head.context and part.start == head.last_id:
+        # The last receipt, at most times.
+        return head.context[-1:]
     start = (0, 0) if part.start == "-" else stream_order(part.start.removeprefix("("))
     if start <= stream_order(head.anchor):
         return None

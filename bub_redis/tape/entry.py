@@ -223,7 +223,6 @@ class TapeEntry:
         fields = entry.__dict__
         fields["id"] = number
         fields["kind"] = kind.decode()
-        fields["payload"] = _decode_object(payload)
-        fields["meta"] = _decode_object(meta)
+        fields["payload"], fields["meta"] = _decode_object(payload), _decode_object(meta)
         fields["date"] = date.decode()
         return entry

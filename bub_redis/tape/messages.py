@@ -42,6 +42,8 @@ ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "assistant": "assistant",
 }
 """Recorded role → Republic's; results of tools are no messages of their own."""
+CALLS = frozenset({"tool_calls", "calls", "function_call"})
+"""Where a payload says what it asks for."""
 _RETURNED = frozenset({"reasoning", "provider_data"})
 """What providers want back of an answer beside its text."""
 
@@ -80,9 +82,12 @@ def stored_message(payload: Mapping[str, Any], calls: Sequence[republic.ToolCall
     """
     if calls is None:
         calls = stored_calls(payload)
-    role = payload.get("role")
-    parts = content_parts(payload.get("content"))
+    role, content = payload.get("role"), payload.get("content")
     known = ROLES.get(role) if isinstance(role, str) else None
+    if known is not None and isinstance(content, str) and _RETURNED.isdisjoint(payload):
+        # Nearly all messages there are.
+        return republic.Message(known, (republic.Text(whole(content)),) if content else (), tuple(calls))
+    parts = content_parts(content)
     if known == "assistant":
         if not _RETURNED.isdisjoint(payload):
             parts += _assistant_parts(payload)

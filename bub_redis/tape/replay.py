@@ -12,6 +12,7 @@ import republic
 
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.messages import (
+    CALLS,
     Part,
     anchor_text,
     content_parts,
@@ -28,6 +29,8 @@ _ENDINGS = frozenset({"stop_reason", "stopReason", "finish_reason", "status"})
 """Where a message says how it ended."""
 _CUT_OFF = frozenset({"error", "aborted"})
 """How an assistant message ended that never was an answer (case 116)."""
+_LOOKED_AT = _ENDINGS | CALLS
+"""What a plain answer has nothing of."""
 
 M = TypeVar("M")
 I_contra = TypeVar("I_contra", contravariant=True)
@@ -173,7 +176,9 @@ def _read_message(pairing: Pairing[Mapping[str, Any], M], payload: Mapping[str, 
 
 
 def _read_asking(pairing: Pairing[Mapping[str, Any], M], payload: Mapping[str, Any]) -> None:
-    if not _ENDINGS.isdisjoint(payload) and _was_cut_off(payload):
+    if _LOOKED_AT.isdisjoint(payload):
+        pairing.say(payload)
+    elif not _ENDINGS.isdisjoint(payload) and _was_cut_off(payload):
         pairing.drop()
     elif calls := stored_calls(payload):
         pairing.ask(payload, calls)
