@@ -1,5 +1,7 @@
 """Reading long tapes, how they came to be, and building messages from what was read."""
 
+import asyncio
+import os
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -88,6 +90,8 @@ async def _imported(tape: Tape, size: int) -> float:
 
 async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], session: Reference) -> list[Row]:
     repeats = stage.sizes.repeats(300)
+    # The import leaves hundreds of megabytes that are still to be written. Ours writes at each opening, and waits for them.
+    await asyncio.to_thread(os.sync)
     await session.ask("fill", items=[dict(entry.payload) for entry in material.messages(_BEHIND * 2)])
 
     def opening(tape: Tape) -> Side:
