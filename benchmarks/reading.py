@@ -90,7 +90,7 @@ async def _imported(tape: Tape, size: int) -> float:
 
 async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], session: Reference) -> list[Row]:
     repeats = stage.sizes.repeats(300)
-    # The import leaves hundreds of megabytes that are still to be written. Ours writes at each opening, and waits for them.
+    # The import leaves hundreds of megabytes that are still to be written. Ours writes at each opening, and would wait.
     await asyncio.to_thread(os.sync)
     await session.ask("fill", items=[dict(entry.payload) for entry in material.messages(_BEHIND * 2)])
 
