@@ -12,6 +12,7 @@ from contextlib import aclosing
 from benchmarks import commit, growth, latency, reading, report, spill, turns
 from benchmarks.rows import Row, Skipped
 from benchmarks.stage import FULL, QUICK, ROOT, Stage
+from bub_redis.cli.running import stoppable
 from bub_redis.storage.client import RedisServer
 
 Group = Callable[[Stage], AsyncGenerator[Row | Skipped, None]]
@@ -43,32 +44,15 @@ def main() -> int:
     """Run what the arguments ask for; the exit code."""
     arguments = _arguments()
     try:
-        return asyncio.run(_stoppable(arguments))
+        ended = asyncio.run(stoppable(_run(arguments), {signum: signum for signum in _STOPS}))
+        if not isinstance(ended, signal.Signals):
+            return ended
+        _say(f"stopped by {ended.name}; no figures are written")
+        return _STOPS[ended]
     except BrokenPipeError:
         # Whoever read the output went away; what is left of it must not become a traceback at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-
-
-async def _stoppable(arguments: argparse.Namespace) -> int:
-    """Run to the end, or until a signal: it cancels, so that processes end and folders are removed."""
-    task = asyncio.ensure_future(_run(arguments))
-    stops: list[signal.Signals] = []
-
-    def stop(signum: signal.Signals) -> None:
-        stops.append(signum)
-        task.cancel()
-
-    for signum in _STOPS:
-        if signal.getsignal(signum) is not signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not stops:
-            raise
-        _say(f"stopped by {stops[0].name}; no figures are written")
-        return _STOPS[stops[0]]
 
 
 async def _run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
+from itertools import repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,6 +14,7 @@ from benchmarks.reference import Reference, Unavailable
 from benchmarks.rows import Row, Skipped, rate, ratio, times
 from benchmarks.stage import Stage
 from bub_redis import RedisTapeStore, Tape, TapeEntry, default_tape_context
+from bub_redis.storage.client import RedisServer
 from bub_redis.tape.records import decode_record, encode_records
 
 _BEHIND = 50
@@ -38,7 +40,7 @@ async def long_tapes(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
             )
             try:
                 async with stage.reference("openai-agents", server) as session:
-                    for row in await _open_rows(stage, tapes, sizes, session):
+                    for row in await _open_rows(stage, store.server, tapes, sizes, session):
                         yield row
             except Unavailable as reason:
                 yield Skipped("open a session beside RedisSession", str(reason))
@@ -88,7 +90,9 @@ async def _imported(tape: Tape, size: int) -> float:
     return per_second
 
 
-async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], session: Reference) -> list[Row]:
+async def _open_rows(
+    stage: Stage, server: RedisServer, tapes: list[Tape], sizes: tuple[int, ...], session: Reference
+) -> list[Row]:
     repeats = stage.sizes.repeats(300)
     # The import leaves hundreds of megabytes that are still to be written. Ours writes at each opening, and would wait.
     await asyncio.to_thread(os.sync)
@@ -96,14 +100,7 @@ async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], se
 
     def opening(tape: Tape) -> Side:
         async def side() -> float:
-            took = []
-            for _ in range(repeats):
-                began = time.perf_counter()
-                async with tape.fork_tape(merge_back=False) as fork:
-                    read = await fork.read_messages()
-                    took.append(time.perf_counter() - began)
-                assert len(read) == _BEHIND - 1
-            return series(took).median
+            return (await _openings(repeat(tape, repeats))).median
 
         return side
 
@@ -127,7 +124,7 @@ async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], se
     rows.append(
         Row(
             f"the same of {sizes[-1]:,} entries, the first time in a process: its context is read by itself",
-            times(await _first_openings(tapes[-1], repeats)),
+            times(await _openings(Tape(tapes[-1].name, RedisTapeStore(server)) for _ in range(repeats))),
         )
     )
     apart = max(mine.median for mine in ours) / min(mine.median for mine in ours)
@@ -139,15 +136,14 @@ async def _open_rows(stage: Stage, tapes: list[Tape], sizes: tuple[int, ...], se
     return rows
 
 
-async def _first_openings(tape: Tape, repeats: int) -> Series:
-    assert isinstance(tape.store, RedisTapeStore)
+async def _openings(tapes: Iterable[Tape]) -> Series:
     took = []
-    for _ in range(repeats):
-        fresh = Tape(tape.name, RedisTapeStore(tape.store.server))
+    for tape in tapes:
         began = time.perf_counter()
-        async with fresh.fork_tape(merge_back=False) as fork:
-            await fork.read_messages()
+        async with tape.fork_tape(merge_back=False) as fork:
+            read = await fork.read_messages()
             took.append(time.perf_counter() - began)
+        assert len(read) == _BEHIND - 1
     return series(took)
 
 

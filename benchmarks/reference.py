@@ -106,6 +106,16 @@ async def killed(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
+async def output_of(process: asyncio.subprocess.Process) -> bytes:
+    """What a process of ours says until it ends; it is killed if nobody waits for it any more."""
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        await killed(process)
+        raise
+    return said
+
+
 async def installed(name: str, folder: Path) -> Path:
     """The Python of the reference's environment, which is made on first use. Raises Unavailable."""
     software = SOFTWARE[name]
@@ -136,11 +146,7 @@ async def _run(command: Sequence[str]) -> tuple[int | None, str]:
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    try:
-        said, _ = await process.communicate()
-    except BaseException:
-        await killed(process)
-        raise
+    said = await output_of(process)
     return process.returncode, said.decode(errors="replace").strip()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import material
 from benchmarks.measure import series
-from benchmarks.reference import killed
+from benchmarks.reference import output_of
 from benchmarks.rows import Row, Skipped
 from benchmarks.stage import ROOT, Stage
 from bub_redis import RedisTapeStore, SpillStore, Tape
@@ -31,12 +31,7 @@ async def spilling(stage: Stage) -> AsyncGenerator[Row | Skipped, None]:
                 stdout=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )
-            try:
-                told, _ = await process.communicate()
-            except BaseException:
-                await killed(process)
-                raise
-            found.append(json.loads(told))
+            found.append(json.loads(await output_of(process)))
     megabytes = _BYTES / 1e6
     for what, key in (("write", "write_s"), ("read", "read_s")):
         speed = series([megabytes / run[key] for run in found])

@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, StoreClosed, TapeBlocked
-from bub_redis.storage.connection import Command, Pool
+from bub_redis.storage.connection import Argument, Command, Pool
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -155,6 +155,11 @@ class RedisServer:
         """
         self._ensure_open()
         return await self._pool.ask(commands)
+
+    async def reply(self, *command: Argument) -> Any:
+        """Send one command; what the server answered, as it is. Raises what `ask` does and refusals too."""
+        (reply,) = await self.ask(command)
+        return raised(reply)
 
     async def transact(self, *commands: Command) -> list[Any]:
         """Send commands between MULTI and EXEC, in one piece; the replies. Raises what `ask` does and refusals too."""

@@ -67,12 +67,7 @@ class _PatientConnection(AbstractConnection):
                 await _while_it_moves(writer.drain, writer, self.patience_s)
         except BaseException as error:
             # Half a command may have been written.
-            await self.disconnect(nowait=True)
-            if isinstance(error, TimeoutError):
-                raise RedisTimeoutError("Timeout writing to socket") from None
-            if isinstance(error, OSError):
-                raise RedisConnectionError(f"Error while writing to socket: {error.strerror}") from error
-            raise
+            raise await self._given_up(error, "writing to") from error.__cause__
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one piece; the replies, errors among them. Raises ConnectionError and TimeoutError."""
@@ -82,12 +77,16 @@ class _PatientConnection(AbstractConnection):
             return [await parser.read_response() for _ in commands]
         except BaseException as error:
             # What is still to be read belongs to nobody any more.
-            await self.disconnect(nowait=True)
-            if isinstance(error, TimeoutError):
-                raise RedisTimeoutError("Timeout reading from socket") from None
-            if isinstance(error, OSError):
-                raise RedisConnectionError(f"Error while reading from socket: {error.strerror}") from error
-            raise
+            raise await self._given_up(error, "reading from") from error.__cause__
+
+    async def _given_up(self, error: BaseException, doing: str) -> BaseException:
+        """Close a connection that was left half-way by an error, and return the error to raise: redis-py's own."""
+        await self.disconnect(nowait=True)
+        if isinstance(error, TimeoutError):
+            return RedisTimeoutError(f"Timeout {doing} socket")
+        if isinstance(error, OSError):
+            return RedisConnectionError(f"Error while {doing} socket: {error.strerror}")
+        return error
 
     @property
     def is_ready(self) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bub_redis.errors import Conflict, TapeBlocked
-from bub_redis.storage.client import RedisServer, raised
+from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.contexts import Contexts
 from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, HEAD_FIELDS, Page, head_of, stored_in
@@ -199,8 +199,7 @@ class Reader:
     async def stored(self, tape: str, stream_id: str, count: int) -> list[tuple[bytes, StoredEntry]]:
         """Up to `count` entries from `stream_id` on. Raises Outage."""
         with self._server.outages():
-            (page,) = await self._server.ask(("XRANGE", self._keys(tape).tape, stream_id, "+", "COUNT", count))
-            raised(page)
+            page = await self._server.reply("XRANGE", self._keys(tape).tape, stream_id, "+", "COUNT", count)
         return [(found_id, stored) for found_id, fields in page if (stored := stored_in(fields))]
 
     async def chain(self, tape: str, head: Head) -> Chain:
@@ -221,10 +220,7 @@ class Reader:
         # All entries of a block have one ms, so the id of its first is known.
         first_id = f"{receipt.id.partition('-')[0]}-{receipt.first}"
         with self._server.outages():
-            (page,) = await self._server.ask(
-                ("XREVRANGE", keys.tape, f"({first_id}", "-", "COUNT", len(receipt.unseen))
-            )
-            raised(page)
+            page = await self._server.reply("XREVRANGE", keys.tape, f"({first_id}", "-", "COUNT", len(receipt.unseen))
         return [stored for _, fields in reversed(page) if (stored := stored_in(fields))]
 
     def _whole(self, tape: str, head: Head) -> _Slice:

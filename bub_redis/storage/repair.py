@@ -18,8 +18,8 @@ from itertools import islice
 from typing import Any
 
 from bub_redis.errors import Conflict, Fenced, Outage, SessionBusy
-from bub_redis.storage.client import RedisServer
-from bub_redis.storage.connection import Argument
+from bub_redis.storage.client import RedisServer, raised
+from bub_redis.storage.connection import Argument, Command
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock, kept, until_free
 from bub_redis.storage.refusal import busy, refused
@@ -36,8 +36,6 @@ _SENT_BYTES = 1024 * 1024
 _REBUILT_TTL_S = 3600
 """How long what is made anew is kept if its repair dies before it takes the old one's place."""
 _TRIES = 5
-
-_Command = tuple[Any, ...]
 
 
 class Repairer:
@@ -132,7 +130,9 @@ class Repairer:
             await self._copy(survey, stream)
         indexed = not {"anchors", "latest"}.isdisjoint(survey.found.rebuilt)
         if indexed:
-            await self._build(anchors, "ZADD", [(score, member) for member, score in members(told.anchors).items()])
+            await self._build(
+                anchors, "ZADD", [(int(score), member) for member, score in members(told.anchors).items()]
+            )
             await self._build(latest, "HSET", list(latest_of(told.anchors).items()))
         # A sidecar has no receipts, so the fence stays ours until the tape itself is mended, as the last one.
         token = max((receipt.token for receipt in told.receipts), default=0)
@@ -155,7 +155,7 @@ class Repairer:
     async def _copy(self, survey: Survey, stream: str) -> None:
         """Make the stream anew, without what is not ours: it remembers the largest id that it ever held."""
         foreign, begun, size_bytes = set(survey.told.foreign), False, 0
-        commands: list[_Command] = []
+        commands: list[Command] = []
         async for stream_id, flat in self._surveyor.entries(survey.keys):
             if stream_id.decode() in foreign:
                 continue
@@ -172,20 +172,14 @@ class Repairer:
             await self._begin(key, (command, key, *pairs[0]))
             await self._send([(command, key, *pair) for pair in pairs[1:]])
 
-    async def _begin(self, key: str, first: _Command) -> None:
+    async def _begin(self, key: str, first: Command) -> None:
         """Make a key anew, under a TTL from the beginning: whoever dies on the way leaves nothing for good."""
         with self._server.outages():
-            async with self._server.commands.pipeline(transaction=True) as pipe:
-                pipe.execute_command("DEL", key)
-                pipe.execute_command(*first)
-                pipe.execute_command("EXPIRE", key, _REBUILT_TTL_S)
-                await pipe.execute()
+            await self._server.transact(("DEL", key), first, ("EXPIRE", key, _REBUILT_TTL_S))
 
-    async def _send(self, commands: Sequence[_Command]) -> None:
+    async def _send(self, commands: Sequence[Command]) -> None:
         left = iter(commands)
         while part := list(islice(left, _SENT_AT_ONCE)):
             with self._server.outages():
-                async with self._server.commands.pipeline(transaction=False) as pipe:
-                    for command in part:
-                        pipe.execute_command(*command)
-                    await pipe.execute()
+                for reply in await self._server.ask(*part):
+                    raised(reply)

@@ -308,7 +308,7 @@ class Surveyor:
         start, count = "-", FIRST_PAGE_ENTRIES
         while True:
             with self._server.outages():
-                page = await self._server.commands.execute_command(b"XRANGE", keys.tape, start, "+", "COUNT", count)
+                page = await self._server.reply("XRANGE", keys.tape, start, "+", "COUNT", count)
             for stream_id, flat in page:
                 yield stream_id, flat
             if len(page) < count:
@@ -333,7 +333,7 @@ class Surveyor:
 
     async def _latest(self, keys: TapeKeys) -> dict[bytes, bytes]:
         with self._server.outages():
-            flat = await self._server.commands.execute_command(b"HGETALL", keys.latest)
+            flat = await self._server.reply("HGETALL", keys.latest)
             return dict(zip(flat[::2], flat[1::2], strict=True))
 
     async def _marks(self, keys: TapeKeys, odd: Collection[str]) -> dict[str, Committed]:
