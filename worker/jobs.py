@@ -10,12 +10,13 @@ from typing import Any
 import structlog
 
 from bub_redis.agent import Agent
-from bub_redis.errors import BubError, Outage
+from bub_redis.errors import BubError, Outage, ServerUnfit
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.script import Replicas
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.spill import SpillStore
+from bub_redis.tasks import ended
 from bub_redis.turns.attempt import Attempt
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.runner import TurnRunner
@@ -61,6 +62,7 @@ async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, 
     if not agent.sidecars:
         agent.mount(SpillStore(threshold_tokens=settings.spill_threshold))
     server = tape_server = await _connected(stack, settings.queue_address, settings)
+    await server.check_single()
     if settings.tape_url is not None:
         tape_server = await _connected(stack, settings.tape_address, settings)
     replicas = Replicas(settings.wait_replicas, settings.wait_replicas_s) if settings.wait_replicas else None
@@ -72,18 +74,22 @@ async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, 
     keeper.start()
     stack.callback(keeper.close)
     for work in (Reconciler(queue, settings, worker, lambda: runtime.running).run(), _heed(queue, keeper, worker)):
-        stack.push_async_callback(_cancel, asyncio.create_task(work))
+        stack.push_async_callback(ended, asyncio.create_task(work))
     return runtime
 
 
 async def _connected(stack: AsyncExitStack, url: str, settings: Settings) -> RedisServer:
     """A server that may be used; what its configuration puts at risk is logged (case 139)."""
     server = await stack.enter_async_context(RedisServer(url))
-    info = await server.check(force=settings.force)
-    if info.may_drop_tapes:
-        log.warning("server.may_drop_tapes", server=server.address, eviction_policy=info.eviction_policy)
-    if not info.append_only:
-        log.warning("server.forgets_at_restart", server=server.address, remedy="appendonly yes")
+    async with server.primaries() as primaries:
+        for primary in primaries:
+            info = await primary.check(force=settings.force)
+            if info.is_replica:
+                raise ServerUnfit(f"{primary.address} is a replica, which takes no writes; name the primary")
+            if info.may_drop_tapes:
+                log.warning("server.may_drop_tapes", server=primary.address, eviction_policy=info.eviction_policy)
+            if not info.append_only:
+                log.warning("server.forgets_at_restart", server=primary.address, remedy="appendonly yes")
     return server
 
 
@@ -100,12 +106,6 @@ async def _heed(queue: TurnQueue, keeper: LeaseKeeper, worker: str) -> None:
             await keeper.look(queue)
         except BubError:
             await asyncio.sleep(_HEED_PAUSE_S)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def _say_goodbye(queue: TurnQueue, worker: str) -> None:

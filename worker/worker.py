@@ -16,6 +16,7 @@ from arq.worker import Worker
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
+from bub_redis.tasks import ended
 from bub_redis.turns.running import Stop
 from worker.jobs import Runtime, new_worker_id, open_runtime
 from worker.load import load_agent
@@ -55,9 +56,7 @@ class TurnWorker(Worker):
         try:
             await super().main()
         finally:
-            listening.cancel()
-            with suppress(asyncio.CancelledError):
-                await listening
+            await ended(listening)
 
     async def _poll_iteration(self) -> None:
         try:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from bub_redis.cli.embedded import command_settings
+from bub_redis.cli.output import note
 from bub_redis.errors import Conflict, NotFound, TapeBlocked
 from bub_redis.settings import Settings
 from bub_redis.tape import Tape, session_tape_name
@@ -18,8 +19,11 @@ async def connected(settings: Settings | None = None) -> AsyncIterator[TurnClien
     """
     settings = settings or command_settings()
     async with TurnClient(settings) as client:
+        await client.server.check_single()
         for server in {client.server, client.store.server}:
-            await server.check(force=settings.force)
+            async with server.primaries() as primaries:
+                for primary in primaries:
+                    await primary.check(force=settings.force)
         yield client
 
 
@@ -41,6 +45,8 @@ async def connected_tape(session: str) -> AsyncIterator[tuple[TurnClient, Tape]]
             if await client.store.has_entries(name):
                 raise Conflict(_unfit(name, session))
             raise NotFound(f"session {session!r} has no tape in namespace {settings.namespace!r}")
+        if not await client.store.has_entries(name):
+            note(f"the entries of tape {name!r} are gone: restore a backup, or see `bub-redis tape repair {session}`")
         yield client, Tape(name, client.store)
 
 

@@ -5,16 +5,14 @@ Two pools per server: short commands with a short timeout, and blocking reads, w
 
 import asyncio
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from socket import gaierror
 from ssl import SSLError
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import parse_qsl, urlsplit
 
 import redis.exceptions as redis_errors
 from redis.asyncio import Redis
@@ -22,7 +20,9 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, StoreClosed, TapeBlocked
-from bub_redis.storage.connection import Argument, Command, Pool
+from bub_redis.storage.address import check_url, masked, url_beside
+from bub_redis.storage.cluster import Nodes, slot_of
+from bub_redis.storage.connection import Argument, Command, PatientConnection, Pool
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -31,12 +31,12 @@ BLOCK_S = 5
 _BLOCKING_TIMEOUT_S = BLOCK_S + 10.0
 _RETRIES = 3
 _TEMPORARY_CODES = frozenset(
-    {"LOADING", "READONLY", "OOM", "MISCONF", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS", "BUSY", "TRYAGAIN"}
+    {
+        *("LOADING", "READONLY", "OOM", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY"),
+        # Of a cluster: it is not whole, a slot is on its way, or it is not agreed where.
+        *("CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"),
+    }
 )
-_PARAMETERS = ("db", "username", "password", "client_name", "socket_connect_timeout")
-_TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers")
-_BARE_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/\d*)?")
-_DATABASE = re.compile(r"/?|/\d{1,9}/?")
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 
@@ -49,48 +49,15 @@ class ServerInfo:
     version: str
     eviction_policy: str
     append_only: bool
+    is_cluster: bool = False
+    """Whether it is a node of a cluster."""
+    is_replica: bool = False
+    """Whether it takes no writes."""
 
     @property
     def may_drop_tapes(self) -> bool:
         """Whether the server may remove keys by itself to make room."""
         return self.eviction_policy not in {"noeviction", "unknown"}
-
-
-def masked(url: str) -> str:
-    """`url` without its password and parameters, for logs and errors; `***` stands where a part of one may be."""
-    scheme, separator, _ = url.partition("://")
-    if not separator:
-        return url if _BARE_ADDRESS.fullmatch(url) else "***"
-    try:
-        parts = urlsplit(url)
-        port = parts.port or 6379
-    except ValueError:
-        # What stands in the port's place may be a part of the password.
-        return f"{scheme}://***"
-    if "@" in parts.path + parts.query + parts.fragment:
-        # A password with a `/`, `?` or `#` that is not written as %2F, %3F or %23.
-        return f"{scheme}://***"
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}"
-    host = parts.hostname or "localhost"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path}"
-
-
-def _check_url(url: str) -> None:
-    """Raise ConfigError for what redis-py would take for something else, or find out about too late."""
-    address = masked(url)
-    if address.endswith("***"):
-        return
-    parts = urlsplit(url)
-    if parts.scheme in {"redis", "rediss"} and not _DATABASE.fullmatch(parts.path):
-        raise ConfigError(f"{address!r} ends in no database; write its number, such as /0")
-    known = _PARAMETERS + (_TLS_PARAMETERS if parts.scheme == "rediss" else ())
-    for name, _ in parse_qsl(parts.query):
-        if name not in known:
-            raise ConfigError(
-                f"the URL of {address} has a parameter {name!r}, which is not taken; remove it, or write one of "
-                + ", ".join(known)
-            )
 
 
 class RedisServer:
@@ -105,11 +72,14 @@ class RedisServer:
         Raises ConfigError for a URL that is none, and for a database or parameter in it that there cannot be.
         """
         self.address = masked(url)
-        _check_url(url)
+        check_url(url)
+        self._url = url
+        self._options: dict[str, Any] = {"timeout_s": timeout_s, "retries": retries}
         self._closed = False
-        self._pool = self._new_pool(url, timeout_s, retries)
-        self._commands = Redis.from_pool(self._pool)
-        self._blocking = Redis.from_pool(self._new_pool(url, _BLOCKING_TIMEOUT_S, retries))
+        self._is_cluster: bool | None = None
+        self._nodes = Nodes(self._new_pool(url, timeout_s, retries))
+        self._blocking_nodes = Nodes(self._new_pool(url, _BLOCKING_TIMEOUT_S, retries))
+        self._commands = Redis.from_pool(self._nodes.seed)
 
     def _new_pool(self, url: str, timeout_s: float, retries: int) -> Pool:
         try:
@@ -137,28 +107,37 @@ class RedisServer:
 
     @property
     def commands(self) -> Redis:
-        """For commands that answer at once. Raises StoreClosed after close."""
-        self._ensure_open()
+        """Commands by name, always to the server that the URL names. Raises StoreClosed after close."""
+        self.ensure_open()
         return self._commands
-
-    @property
-    def blocking(self) -> Redis:
-        """For reads that block, at most BLOCK_S. Raises StoreClosed after close."""
-        self._ensure_open()
-        return self._blocking
 
     async def ask(self, *commands: Command) -> list[Any]:
         """Send commands in one piece; what the server answered to each, errors among them.
 
-        For what is safe to repeat: all of it is sent again where the connection breaks. Raises StoreClosed after close,
-        and redis-py's ConnectionError and TimeoutError.
+        On a cluster their keys must be of one slot; a command without a key goes where the others go. For what is safe
+        to repeat: all of it is sent again where the connection breaks. Raises StoreClosed after close, and redis-py's
+        ConnectionError and TimeoutError.
         """
-        self._ensure_open()
-        return await self._pool.ask(commands)
+        self.ensure_open()
+        return await self._nodes.ask(commands)
+
+    async def ask_each(self, *commands: Command) -> list[Any]:
+        """The same for commands that have nothing to do with each other, on keys of any slots.
+
+        Where a node does not answer, its error stands in place of its replies.
+        """
+        self.ensure_open()
+        return await self._nodes.ask_each(commands)
 
     async def reply(self, *command: Argument) -> Any:
         """Send one command; what the server answered, as it is. Raises what `ask` does and refusals too."""
         (reply,) = await self.ask(command)
+        return raised(reply)
+
+    async def blocking_reply(self, *command: Argument) -> Any:
+        """The same for a command that may block, at most BLOCK_S."""
+        self.ensure_open()
+        (reply,) = await self._blocking_nodes.ask([command])
         return raised(reply)
 
     async def transact(self, *commands: Command) -> list[Any]:
@@ -166,7 +145,62 @@ class RedisServer:
         *queued, replies = await self.ask(("MULTI",), *commands, ("EXEC",))
         return transacted(queued, replies)
 
-    def _ensure_open(self) -> None:
+    @asynccontextmanager
+    async def connection(self, key: str) -> AsyncIterator[PatientConnection]:
+        """A connection to the node that has `key`, until the block ends: for reads that block and are interrupted.
+
+        Raises what `ask` does.
+        """
+        self.ensure_open()
+        finding = [("EXISTS", key)]
+        await self._blocking_nodes.ask(finding)
+        pool = self._blocking_nodes.of(finding)
+        connection = await pool.get_connection()
+        try:
+            yield connection
+        finally:
+            await pool.release(connection)
+
+    async def slot_of(self, key: str) -> int | None:
+        """The slot of a key on a cluster; None elsewhere, where all keys may be asked for together. Raises Outage."""
+        return slot_of(key) if await self.is_cluster() else None
+
+    async def is_cluster(self) -> bool:
+        """Whether the URL names a node of a cluster; asked once. Raises Outage, ConfigError."""
+        if self._is_cluster is None:
+            self._is_cluster = (await self.info()).is_cluster
+        return self._is_cluster
+
+    async def check_single(self) -> None:
+        """Raise ConfigError for a cluster: turns are queued on one primary. Raises Outage."""
+        if await self.is_cluster():
+            raise self._not_for_a_queue()
+
+    def _not_for_a_queue(self) -> ConfigError:
+        return ConfigError(
+            f"{self.address} is a cluster, and turns are queued on one primary: name one in BUB_REDIS_URL; "
+            "BUB_TAPE_URL may name the cluster"
+        )
+
+    @asynccontextmanager
+    async def primaries(self) -> AsyncIterator[list["RedisServer"]]:
+        """The servers that take writes, until the block ends: this one, or each primary of the cluster.
+
+        Raises Outage, ConfigError.
+        """
+        if not await self.is_cluster():
+            yield [self]
+            return
+        with self.outages():
+            addresses = await self._nodes.addresses()
+        async with AsyncExitStack() as stack:
+            yield [
+                await stack.enter_async_context(RedisServer(url_beside(self._url, host, port), **self._options))
+                for host, port in addresses
+            ]
+
+    def ensure_open(self) -> None:
+        """Raise StoreClosed after close."""
         if self._closed:
             raise StoreClosed(f"the connections to {self.address} were closed; open the store or client again")
 
@@ -212,6 +246,8 @@ class RedisServer:
     def _translated_reply(self, code: str) -> BubError:
         if code in _TEMPORARY_CODES:
             return Outage(f"{self.address} cannot serve now ({code})")
+        if code == "CROSSSLOT":
+            return self._not_for_a_queue()
         if code == "Invalid":
             return TapeBlocked(f"an id kept at {self.address} is none; see `bub-redis tape repair`")
         if code == "WRONGTYPE":
@@ -225,15 +261,15 @@ class RedisServer:
     async def info(self) -> ServerInfo:
         """What the server says of itself. Raises Outage and ConfigError."""
         with self.outages():
-            server = await self.commands.info("server")
-            memory = await self.commands.info("memory")
-            persistence = await self.commands.info("persistence")
-        is_valkey = "valkey_version" in server
+            told: dict[str, Any] = await self.commands.info()
+        is_valkey = "valkey_version" in told
         return ServerInfo(
             name="Valkey" if is_valkey else "Redis",
-            version=str(server["valkey_version" if is_valkey else "redis_version"]),
-            eviction_policy=str(memory.get("maxmemory_policy", "unknown")),
-            append_only=bool(persistence.get("aof_enabled", 0)),
+            version=str(told["valkey_version" if is_valkey else "redis_version"]),
+            eviction_policy=str(told.get("maxmemory_policy", "unknown")),
+            append_only=bool(told.get("aof_enabled", 0)),
+            is_cluster=bool(told.get("cluster_enabled", 0)),
+            is_replica=told.get("role", "master") != "master",
         )
 
     async def check(self, *, force: bool = False) -> ServerInfo:
@@ -266,10 +302,7 @@ class RedisServer:
     async def aclose(self) -> None:
         """Close all connections; may be repeated."""
         self._closed = True
-        await asyncio.gather(
-            self._commands.aclose(close_connection_pool=True),
-            self._blocking.aclose(close_connection_pool=True),
-        )
+        await asyncio.gather(self._nodes.aclose(), self._blocking_nodes.aclose())
 
     async def __aenter__(self) -> Self:
         return self

@@ -48,7 +48,9 @@ class _PatientParser(_AsyncHiredisParser):
         return await _while_it_moves(super().read_from_socket, connection._writer, connection.patience_s)
 
 
-class _PatientConnection(AbstractConnection):
+class PatientConnection(AbstractConnection):
+    """A connection that waits as long as bytes pass."""
+
     def __init__(self, *, socket_timeout: float | None = None, **options: Any) -> None:
         super().__init__(parser_class=_PatientParser, **options)
         self.patience_s = socket_timeout
@@ -107,15 +109,15 @@ class _PatientConnection(AbstractConnection):
         return packed
 
 
-class _Tcp(_PatientConnection, Connection):
+class _Tcp(PatientConnection, Connection):
     pass
 
 
-class _Tls(_PatientConnection, SSLConnection):
+class _Tls(PatientConnection, SSLConnection):
     pass
 
 
-class _Unix(_PatientConnection, UnixDomainSocketConnection):
+class _Unix(PatientConnection, UnixDomainSocketConnection):
     pass
 
 
@@ -131,20 +133,33 @@ class Pool(BlockingConnectionPool):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.connection_class = _PATIENT[self.connection_class]
+        self.connection_class = _PATIENT.get(self.connection_class, self.connection_class)
         self._waiting = 0
 
-    async def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> AbstractConnection:
+    @property
+    def host(self) -> str:
+        """Where its connections lead; `localhost` for a socket reached by path."""
+        return str(self.connection_kwargs.get("host", "localhost"))
+
+    def beside(self, host: str, port: int) -> "Pool":
+        """A pool of connections of the same kind to another address, over TCP."""
+        options = {name: value for name, value in self.connection_kwargs.items() if name != "path"}
+        # A fresh list: redis-py appends to the one it is given.
+        options |= {"host": host, "port": port, "retry_on_error": list(options["retry_on_error"])}
+        kind = _Tls if self.connection_class is _Tls else _Tcp
+        return Pool(connection_class=kind, max_connections=self.max_connections, timeout=self.timeout, **options)
+
+    async def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> PatientConnection:
         """A connection that is ready. Raises redis-py's ConnectionError, also if none is free within the timeout."""
         # Those who wait come first.
         if self._waiting or not self.can_get_connection():
             self._waiting += 1
             try:
-                waited_for: AbstractConnection = await super().get_connection()
+                waited_for: PatientConnection = await super().get_connection()
             finally:
                 self._waiting -= 1
             return waited_for
-        connection: _PatientConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
+        connection: PatientConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
         if connection.is_ready:
             return connection
         try:

@@ -36,3 +36,8 @@ def head_of(values: Sequence[bytes | None]) -> Head:
 def stored_in(flat: Sequence[bytes]) -> StoredEntry | None:
     """The entry in a stream entry's names and values, as the server sends them; None for one that we did not write."""
     return StoredEntry._make(flat[1::2]) if flat[::2] == _NAMES else None
+
+
+def names_and_values(stored: StoredEntry) -> list[bytes]:
+    """An entry as XADD takes it."""
+    return [part for field in zip(_NAMES, stored, strict=True) for part in field]

@@ -33,10 +33,7 @@ async def uncounted_entries(server: RedisServer, keys: TapeKeys) -> int:
     Raises TapeBlocked for a key of another type, Outage.
     """
     with server.outages():
-        async with server.commands.pipeline(transaction=True) as pipe:
-            pipe.hget(keys.state, *keys.fields("count"))
-            pipe.xlen(keys.tape)
-            count, length = await pipe.execute()
+        count, length = await server.transact(("HGET", keys.state, *keys.fields("count")), ("XLEN", keys.tape))
     return int(length) - int(count or 0)
 
 

@@ -7,8 +7,9 @@ import asyncio
 import contextlib
 import time
 
-from bub_redis.errors import Outage, StoreClosed
-from bub_redis.storage.client import RedisServer
+from bub_redis.errors import BubError
+from bub_redis.storage.client import RedisServer, raised
+from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys, known_tapes
 from bub_redis.tape.names import SIDECAR_MARKER
 
@@ -28,10 +29,11 @@ class KnownTapes:
         self._noted: set[str] = set()
         self._moved: dict[str, int] = {}
         self._noting: asyncio.Task[None] | None = None
+        self._settling = asyncio.Event()
 
     async def note(self, tape: str) -> None:
         """Put the tape on the list: before its first commit, and beside later ones without waiting. Raises Outage."""
-        commands = self._server.commands  # a closed store says so here, and not in a task that nobody waits for
+        self._server.ensure_open()  # a closed store says so here, and not in a task that nobody waits for
         if SIDECAR_MARKER in tape:
             return
         if tape in self._noted:
@@ -40,50 +42,49 @@ class KnownTapes:
                 self._noting = asyncio.create_task(self._note_later())
             return
         with self._server.outages():
-            await commands.zadd(self._key, {tape: _now_ms()}, gt=True)
+            await self._server.reply("ZADD", self._key, "GT", _now_ms(), tape)
         if len(self._noted) >= MOST_NOTED:
             self._noted.clear()
         self._noted.add(tape)
 
     async def _note_later(self) -> None:
         while self._moved:
-            await asyncio.sleep(_TOGETHER_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TOGETHER_S):
+                    await self._settling.wait()
             await self._note_moved()
 
     async def _note_moved(self) -> None:
         moved, self._moved = self._moved, {}
         # Only the order of the list suffers, also where the server was closed without the store.
-        with contextlib.suppress(Outage, StoreClosed), self._server.outages():
+        with contextlib.suppress(BubError), self._server.outages():
             if moved:
-                await self._server.commands.zadd(self._key, moved, gt=True)
+                scores: list[Argument] = [part for tape, at_ms in moved.items() for part in (at_ms, tape)]
+                await self._server.reply("ZADD", self._key, "GT", *scores)
 
     async def forget(self, tape: str) -> None:
         """Take a deleted tape off the list, unless somebody has begun it anew. Raises Outage."""
         self._noted.discard(tape)
         self._moved.pop(tape, None)
         with self._server.outages():
-            await self._server.commands.zrem(self._key, tape)
-            if await self._server.commands.exists(TapeKeys(self._namespace, tape).tape):
-                await self._server.commands.zadd(self._key, {tape: _now_ms()}, gt=True)
+            await self._server.reply("ZREM", self._key, tape)
+            if await self._server.reply("EXISTS", TapeKeys(self._namespace, tape).tape):
+                await self._server.reply("ZADD", self._key, "GT", _now_ms(), tape)
 
     async def names(self) -> list[str]:
         """The names of the tapes that hold entries, sorted. Raises Outage."""
-        commands = self._server.commands
         with self._server.outages():
-            names = [name.decode() for name in await commands.zrange(self._key, 0, -1)]
-            async with commands.pipeline(transaction=False) as pipe:
-                for name in names:
-                    pipe.exists(TapeKeys(self._namespace, name).tape)
-                there = await pipe.execute()
-        return sorted(name for name, exists in zip(names, there, strict=True) if exists)
+            names = [name.decode() for name in await self._server.reply("ZRANGE", self._key, 0, -1)]
+            asked = [("EXISTS", TapeKeys(self._namespace, name).tape) for name in names]
+            there = map(raised, await self._server.ask_each(*asked))
+            return sorted(name for name, exists in zip(names, there, strict=True) if exists)
 
     async def settle(self) -> None:
-        """Note what is still to be noted, for a store that closes."""
+        """Note what is still to be noted at once, for a store that closes; raises nothing."""
         if self._noting is not None:
-            self._noting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._noting
-            await self._note_moved()
+            self._settling.set()
+            await asyncio.wait({self._noting})
+            self._settling.clear()
 
 
 def _now_ms() -> int:

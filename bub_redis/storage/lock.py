@@ -20,6 +20,7 @@ from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
 from bub_redis.tape.store import Grant, Head
+from bub_redis.tasks import ended
 
 _GRANT = Script(__package__, "grant")
 _RENEW = Script(__package__, "renew")
@@ -97,7 +98,7 @@ class SessionLock:
         with self._server.outages():
             (verdict, *rest), *read = await _GRANT.run_before(
                 self._server,
-                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.journal(holder)],
+                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.journal(holder), keys.tape],
                 [
                     holder,
                     "-" if dispatch is None else dispatch,
@@ -213,6 +214,4 @@ async def kept(renew: Callable[[], Awaitable[bool]], lease_s: float) -> AsyncIte
     try:
         yield
     finally:
-        keeper.cancel()
-        with suppress(asyncio.CancelledError):
-            await keeper
+        await ended(keeper)

@@ -9,8 +9,9 @@ import structlog
 
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.connection import Command
+from bub_redis.storage.heads import names_and_values, stored_in
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import stored_entry
 from bub_redis.tape.entry import StoredEntry, TapeEntry
 from bub_redis.tape.store import Commit
 
@@ -54,16 +55,17 @@ class Parking:
         summary = {"token": grant.token, "attempt": commit.receipt.attempt, "dropped": len(block) - len(kept)}
         keys = TapeKeys(self._namespace, grant.tape)
         parked, now_ms, ttl_ms = keys.parked(grant.holder), time.time_ns() // 1_000_000, PARKED_TTL_S * 1000
+        entries = [*kept, TapeEntry.event(_SUMMARY, summary, context=False).encode()]
+        adding: list[Command] = [("XADD", parked, "*", *names_and_values(entry)) for entry in entries]
         with suppress(BubError), self._server.outages():
-            async with self._server.commands.pipeline(transaction=True) as pipe:
-                pipe.delete(parked)
-                for entry in (*kept, TapeEntry.event(_SUMMARY, summary, context=False).encode()):
-                    pipe.xadd(parked, dict(zip(entry._fields, entry, strict=True)))
-                pipe.pexpire(parked, ttl_ms)
-                pipe.zremrangebyscore(keys.parked_turns, "-inf", now_ms - ttl_ms)
-                pipe.zadd(keys.parked_turns, {grant.holder: now_ms})
-                pipe.pexpire(keys.parked_turns, ttl_ms)
-                await pipe.execute()
+            await self._server.transact(
+                ("DEL", parked),
+                *adding,
+                ("PEXPIRE", parked, ttl_ms),
+                ("ZREMRANGEBYSCORE", keys.parked_turns, "-inf", now_ms - ttl_ms),
+                ("ZADD", keys.parked_turns, now_ms, grant.holder),
+                ("PEXPIRE", keys.parked_turns, ttl_ms),
+            )
             log.warning("turn.parked", tape=grant.tape, turn=grant.holder, **summary)
 
     async def parked(self, tape: str) -> list[Parked]:
@@ -71,10 +73,10 @@ class Parking:
         keys = TapeKeys(self._namespace, tape)
         found: list[Parked] = []
         with self._server.outages():
-            turns = await self._server.commands.zrange(keys.parked_turns, 0, -1, withscores=True)
-            for turn, parked_ms in turns:
-                page = await self._server.commands.xrange(keys.parked(turn.decode()))
-                stored = [entry for _, fields in page if (entry := stored_entry(fields))]
+            flat = await self._server.reply("ZRANGE", keys.parked_turns, 0, -1, "WITHSCORES")
+            for turn, parked_ms in zip(flat[::2], flat[1::2], strict=True):
+                page = await self._server.reply("XRANGE", keys.parked(turn.decode()), "-", "+")
+                stored = [entry for _, fields in page if (entry := stored_in(fields))]
                 if stored:
                     *entries, summary = (TapeEntry.decode(n, entry) for n, entry in enumerate(stored, start=1))
                     dropped = summary.payload["data"]["dropped"]

@@ -29,7 +29,6 @@ _BOUNDS = Script(__package__, "bounds")
 _LARGEST_PAGE_ENTRIES = 512
 _PAGE_BYTES = 1024 * 1024
 """What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
-_FIELDS = {b"kind", b"payload", b"meta", b"date"}
 
 
 def entry_number(stream_id: bytes | str) -> int:
@@ -48,13 +47,6 @@ def next_page_entries(entries: int, size_bytes: int) -> int:
     """How many entries to ask for behind a full page of so many, of `size_bytes`: twice as many, if they fit."""
     fitting = _PAGE_BYTES * entries // (size_bytes + 1)
     return max(1, min(entries * 2, fitting, _LARGEST_PAGE_ENTRIES))
-
-
-def stored_entry(fields: dict[bytes, bytes]) -> StoredEntry | None:
-    """The stored entry in a stream entry's fields; None for one that was not written by us."""
-    if fields.keys() != _FIELDS:
-        return None
-    return StoredEntry(fields[b"kind"], fields[b"payload"], fields[b"meta"], fields[b"date"])
 
 
 def stored_receipt(stream_id: str, stored: StoredEntry) -> Receipt:
@@ -116,7 +108,7 @@ class Reader:
         """Where the tape stands now. Raises TapeBlocked, Outage."""
         keys = self._keys(tape)
         with self._server.outages():
-            return head_of(await self._server.commands.execute_command("HMGET", keys.state, *keys.fields(*HEAD_FIELDS)))
+            return head_of(await self._server.reply("HMGET", keys.state, *keys.fields(*HEAD_FIELDS)))
 
     async def answer(self, query: TapeQuery, head: Head) -> list[TapeEntry]:
         """Answer `query` as the tape stood at `head`. Raises NotFound, InvalidInput, Conflict after a reset, Outage."""

@@ -14,6 +14,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "client|id": ("ID",),
     "client|unblock": ("UNBLOCK", "0"),
     "info": ("server",),
+    "cluster|slots": ("SLOTS",),
+    "asking": (),
     "time": (),
     "dbsize": (),
     "wait": ("0", "1"),

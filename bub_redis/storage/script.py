@@ -47,12 +47,15 @@ class Script:
         return await self._known(keys, args, lambda call: server.ask(call, *reads))
 
     async def run_each(self, server: RedisServer, calls: Sequence[tuple[Keys, Sequence[Argument]]]) -> list[Any]:
-        """Run once for each keys and arguments of `calls`, in one round trip; the replies in order."""
-        replies = await server.ask(*(self._by_digest(*call) for call in calls))
-        return [
-            await self.run(server, *call) if isinstance(reply, NoScriptError) else raised(reply)
-            for call, reply in zip(calls, replies, strict=True)
-        ]
+        """Run once for each keys and arguments of `calls`, in one round trip; the replies in order.
+
+        What can be run has been when it raises for another one.
+        """
+        replies = await server.ask_each(*(self._by_digest(*call) for call in calls))
+        for place, reply in enumerate(replies):
+            if isinstance(reply, NoScriptError):
+                replies[place] = await self.run(server, *calls[place])
+        return [raised(reply) for reply in replies]
 
     async def run_in_transaction(self, server: RedisServer, keys: Keys, args: Sequence[Argument]) -> Any:
         """The same as `run` between MULTI and EXEC, in one round trip."""

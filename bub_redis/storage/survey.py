@@ -13,18 +13,18 @@ from itertools import pairwise
 from typing import Any
 
 from bub_redis.errors import InvalidInput, TapeBlocked
-from bub_redis.storage.client import RedisServer
+from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, STREAM_ID, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.reader import entry_number, next_page_entries, stream_order
+from bub_redis.storage.scanning import fields_of, keys_like
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import told_usage
 from bub_redis.tape.names import SIDECAR_MARKER, check_sidecar_name
 from bub_redis.tape.receipt import DIGEST, LARGEST_NUMBER, RESET_EVENT, Receipt, receipt_in
 
-_ASKED_AT_ONCE = 1000
 _FIELDS = ("generation", "count", "last", "ms", "usage", "anchor")
 _MAIN_FIELDS = ("receipt", "digest", "open", "opener")
 
@@ -200,12 +200,12 @@ class Surveyor:
         names: set[str] = set()
         with self._server.outages():
             if not await self._odd({keys.state: "hash"}):
-                fields = await self._server.commands.execute_command("HKEYS", keys.state)
+                fields = await self._server.reply("HKEYS", keys.state)
                 names = {name.decode(errors="replace").partition("/")[0] for name in fields if b"/" in name}
-            # Where `state` was lost only the keys themselves tell.
-            before = keys.tape.removesuffix(":tape") + SIDECAR_MARKER
-            async for key in self._server.commands.scan_iter(f"{before}*:tape", count=_ASKED_AT_ONCE):
-                names.add(key.decode(errors="replace").removeprefix(before).removesuffix(":tape"))
+        # Where `state` was lost only the keys themselves tell.
+        before = keys.tape.removesuffix(":tape") + SIDECAR_MARKER
+        for key in await keys_like(self._server, f"{before}*:tape", beside=keys.tape):
+            names.add(key.removeprefix(before).removesuffix(":tape"))
         found = [tape]
         for name in sorted(names):
             # A field or key that somebody made up names no sidecar.
@@ -276,7 +276,7 @@ class Surveyor:
         opened = b""
         if not await self._odd({keys.state: "hash"}):
             with self._server.outages():
-                opened = await self._server.commands.execute_command("HGET", keys.state, "open") or b""
+                opened = await self._server.reply("HGET", keys.state, "open") or b""
         for turn in {opened.decode(errors="ignore"), *turns} - {""}:
             types |= {keys.frames(turn): "stream", keys.journal(turn): "stream"}
         return types
@@ -284,11 +284,8 @@ class Surveyor:
     async def _odd(self, types: Mapping[str, str]) -> dict[str, str]:
         """Those of the keys that are of another type, or a lock that never ends."""
         with self._server.outages():
-            async with self._server.commands.pipeline(transaction=False) as pipe:
-                for key in types:
-                    pipe.type(key)
-                    pipe.ttl(key)
-                found = await pipe.execute()
+            asked = [(name, key) for key in types for name in ("TYPE", "TTL")]
+            found = [raised(reply) for reply in await self._server.ask(*asked)]
         return {
             key: expected
             for (key, expected), there, ttl_s in zip(types.items(), found[::2], found[1::2], strict=True)
@@ -320,7 +317,7 @@ class Surveyor:
         """The fields of the tape, without what none of us could have written."""
         names = _FIELDS if keys.sidecar else (*_FIELDS, *_MAIN_FIELDS)
         with self._server.outages():
-            values = await self._server.commands.execute_command("HMGET", keys.state, *keys.fields(*names))
+            values = await self._server.reply("HMGET", keys.state, *keys.fields(*names))
         return {
             name: text
             for name, value in zip(names, values, strict=True)
@@ -329,7 +326,8 @@ class Surveyor:
 
     async def _anchors(self, keys: TapeKeys) -> dict[bytes, float]:
         with self._server.outages():
-            return dict(await self._server.commands.zrange(keys.anchors, 0, -1, withscores=True))
+            flat = await self._server.reply("ZRANGE", keys.anchors, 0, -1, "WITHSCORES")
+            return {member: float(score) for member, score in zip(flat[::2], flat[1::2], strict=True)}
 
     async def _latest(self, keys: TapeKeys) -> dict[bytes, bytes]:
         with self._server.outages():
@@ -341,8 +339,8 @@ class Surveyor:
         marks: dict[str, Committed] = {}
         if keys.sidecar or keys.turns in odd:
             return marks
-        with self._server.outages():
-            async for turn, mark in self._server.commands.hscan_iter(keys.turns, count=_ASKED_AT_ONCE):
+        async for page in fields_of(self._server, keys.turns):
+            for turn, mark in page:
                 with suppress(TapeBlocked, UnicodeDecodeError):
                     marks[turn.decode()] = Committed.from_mark(mark)
         return marks
@@ -351,19 +349,22 @@ class Surveyor:
         if keys.fence in odd:
             return 0
         with self._server.outages():
-            fence = await self._server.commands.get(keys.fence)
+            fence = await self._server.reply("GET", keys.fence)
         token = (fence or b"").partition(b":")[0]
         return int(token) if token.isdigit() and len(token) < 17 else 0
 
     async def _is_stuck(self, keys: TapeKeys, state: Mapping[str, str]) -> bool:
         """Whether the stream refuses the id that the next entry would have."""
         with self._server.outages():
-            if not await self._server.commands.exists(keys.tape):
+            there, about, (seconds, microseconds) = await self._server.ask(
+                ("EXISTS", keys.tape), ("XINFO", "STREAM", keys.tape), ("TIME",)
+            )
+            if not raised(there):
                 return False
-            about = await self._server.commands.execute_command("XINFO STREAM", keys.tape)
-            seconds, microseconds = await self._server.commands.time()
-        next_ms = max(int(state["ms"]), seconds * 1000 + microseconds // 1000)
-        return stream_order(about["last-generated-id"].decode()) >= (next_ms, int(state["last"]) + 1)
+            raised(about)
+        last_id = dict(zip(about[::2], about[1::2], strict=True))[b"last-generated-id"].decode()
+        next_ms = max(int(state["ms"]), int(seconds) * 1000 + int(microseconds) // 1000)
+        return stream_order(last_id) >= (next_ms, int(state["last"]) + 1)
 
 
 def _is_fit(name: str, value: str) -> bool:

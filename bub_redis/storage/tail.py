@@ -3,8 +3,9 @@
 from collections.abc import AsyncIterator
 
 from bub_redis.storage.client import BLOCK_S
+from bub_redis.storage.heads import stored_in
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import entry_number, stored_entry
+from bub_redis.storage.reader import entry_number
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.names import check_tape_name
@@ -21,11 +22,13 @@ async def tail_tape(store: RedisTapeStore, tape: str, after: str) -> AsyncIterat
     server, key = store.server, TapeKeys(store.namespace, check_tape_name(tape)).tape
     while True:
         with server.outages():
-            reply = await server.blocking.xread({key: after}, count=_PAGE_ENTRIES, block=BLOCK_S * 1000)
-        for _, page in reply:
+            reply = await server.blocking_reply(
+                *("XREAD", "COUNT", _PAGE_ENTRIES, "BLOCK", BLOCK_S * 1000, "STREAMS", key, after)
+            )
+        for _, page in reply or ():
             for raw_id, fields in page:
                 after = raw_id.decode()
-                if (stored := stored_entry(fields)) is None:
+                if (stored := stored_in(fields)) is None:
                     continue
                 try:
                     entry = TapeEntry.decode(entry_number(after), stored)

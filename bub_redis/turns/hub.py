@@ -1,14 +1,19 @@
-"""One blocked read for all followers of this process, whose frames are handed to each of them."""
+"""One blocked read for all followers of this process, whose frames are handed to each of them.
+
+On a cluster one for each slot that is followed: a command there may name keys of one slot only.
+"""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 from bub_redis.errors import BubError
-from bub_redis.storage.client import RedisServer
+from bub_redis.storage.client import RedisServer, raised
+from bub_redis.storage.cluster import NO_ANSWER, redirection
+from bub_redis.storage.connection import PatientConnection
 from bub_redis.storage.reader import stream_order
+from bub_redis.tasks import ended
 
 _BLOCK_MS = 1000
 _PAGE_FRAMES = 500
@@ -17,7 +22,10 @@ _ASK_AGAIN_S = 0.01
 MOST_WAITING = 2000
 """How many frames may wait for a slow follower; over that it reads them from the server by itself."""
 
-RawFrame = tuple[bytes, Mapping[bytes, bytes]]
+RawFrame = tuple[bytes, Sequence[bytes]]
+"""A stream id, and names and values as the server sends them."""
+Reply = Sequence[tuple[bytes, Sequence[RawFrame]]]
+"""Frames by stream."""
 
 
 class Subscription:
@@ -26,7 +34,8 @@ class Subscription:
     def __init__(self, server: RedisServer, key: str, last: str) -> None:
         self._server = server
         self.key = key
-        self._last = last
+        self.last = last
+        """The id of the last frame that was read, or where to begin behind."""
         self._behind = True
         """Whether frames between `last` and what is handed over must be read from the server.
 
@@ -48,7 +57,7 @@ class Subscription:
             raise failure
         found = await self._catch_up() if self._behind else self._take()
         if found:
-            self._last = found[-1][0].decode()
+            self.last = found[-1][0].decode()
         return found
 
     def hand(self, frame: RawFrame) -> None:
@@ -66,7 +75,7 @@ class Subscription:
         self._news.set()
 
     def _take(self) -> list[RawFrame]:
-        last = stream_order(self._last)
+        last = stream_order(self.last)
         found = [frame for frame in self._waiting if stream_order(frame[0].decode()) > last]
         self._waiting.clear()
         return found
@@ -75,13 +84,43 @@ class Subscription:
         # Handed over from here on; what is read below and handed over too is dropped by its id.
         self._behind = False
         with self._server.outages():
-            page = await self._server.commands.xrange(self.key, min=f"({self._last}", count=_PAGE_FRAMES)
+            page: list[RawFrame] = await self._server.reply(
+                *("XRANGE", self.key, f"({self.last}", "+", "COUNT", _PAGE_FRAMES)
+            )
         self._behind = len(page) == _PAGE_FRAMES
-        return [(stream_id, fields) for stream_id, fields in page]
+        return page
 
 
 class FrameHub:
-    """Hands the frames of all streams that are followed here to their followers, with one connection.
+    """Hands the frames of all streams that are followed here to their followers."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._readers: dict[int | None, _Reader] = {}
+        """By the slot that each one reads from; by None the one reader of a server that is no cluster."""
+
+    @asynccontextmanager
+    async def subscribe(self, key: str, last: str) -> AsyncIterator[Subscription]:
+        """Take part in the stream `key` behind the id `last`, until the block ends. Raises Outage."""
+        slot = await self._server.slot_of(key)
+        reader = self._readers.setdefault(slot, _Reader(self._server))
+        subscription = Subscription(self._server, key, last)
+        reader.add(subscription)
+        try:
+            yield subscription
+        finally:
+            if not reader.remove(subscription) and slot is not None:
+                del self._readers[slot]
+                await reader.aclose()
+
+    async def aclose(self) -> None:
+        """Stop reading; may be repeated."""
+        for reader in self._readers.values():
+            await reader.aclose()
+
+
+class _Reader:
+    """Reads on in some streams, with one connection, while anybody follows them.
 
     A new follower interrupts the blocked read by CLIENT UNBLOCK, so that it waits for nothing.
     """
@@ -93,37 +132,36 @@ class FrameHub:
         self._watched: frozenset[Subscription] = frozenset()
         self._connection_id: int | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._interrupting: dict[Subscription, asyncio.Task[None]] = {}
 
-    @asynccontextmanager
-    async def subscribe(self, key: str, last: str) -> AsyncIterator[Subscription]:
-        """Take part in the stream `key` behind the id `last`, until the block ends."""
-        subscription = Subscription(self._server, key, last)
-        self._lasts.setdefault(key, last)
+    def add(self, subscription: Subscription) -> None:
+        """Hand the subscription the frames of its stream from now on."""
+        self._lasts.setdefault(subscription.key, subscription.last)
         self._subscriptions.add(subscription)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_on())
-        interrupting = asyncio.create_task(self._have_watched(subscription))
-        try:
-            yield subscription
-        finally:
-            interrupting.cancel()
-            self._subscriptions.discard(subscription)
-            if all(other.key != key for other in self._subscriptions):
-                self._lasts.pop(key, None)
+        self._interrupting[subscription] = asyncio.create_task(self._have_watched(subscription))
+
+    def remove(self, subscription: Subscription) -> bool:
+        """Hand it nothing any more; whether anybody else follows."""
+        self._interrupting.pop(subscription).cancel()
+        self._subscriptions.discard(subscription)
+        if all(other.key != subscription.key for other in self._subscriptions):
+            self._lasts.pop(subscription.key, None)
+        return bool(self._subscriptions)
 
     async def aclose(self) -> None:
         """Stop reading; may be repeated."""
         if self._reading:
-            self._reading.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._reading
+            await ended(self._reading)
 
     async def _have_watched(self, subscription: Subscription) -> None:
         """Interrupt the blocked read until it takes the newcomer in: an interruption between two reads is lost."""
         while subscription not in self._watched:
             if self._connection_id is not None:
                 with suppress(BubError), self._server.outages():
-                    await self._server.commands.execute_command("CLIENT", "UNBLOCK", self._connection_id)
+                    # Behind a key, so that it goes to the node that has the blocked connection.
+                    await self._server.ask(("EXISTS", subscription.key), ("CLIENT", "UNBLOCK", self._connection_id))
             await asyncio.sleep(_ASK_AGAIN_S)
 
     async def _read_on(self) -> None:
@@ -137,19 +175,31 @@ class FrameHub:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _read_connected(self) -> None:
+        """Read with one connection until nobody follows any more, or it is of no use."""
         with self._server.outages():
-            async with self._server.blocking.client() as connection:
-                self._connection_id = await connection.client_id()
+            async with self._server.connection(next(iter(self._lasts))) as connection:
+                (self._connection_id,) = await connection.ask([("CLIENT", "ID")])
                 try:
                     while self._lasts:
                         self._watched = frozenset(self._subscriptions)
-                        streams: dict[Any, Any] = dict(self._lasts)
-                        reply = await connection.xread(streams, count=_PAGE_FRAMES, block=_BLOCK_MS)
+                        reply = await self._read(connection)
+                        if reply is None:
+                            await asyncio.sleep(_PAUSE_S)
+                            return
                         self._hand_over(reply)
                 finally:
                     self._connection_id, self._watched = None, frozenset()
 
-    def _hand_over(self, reply: list[tuple[bytes, list[RawFrame]]]) -> None:
+    async def _read(self, connection: PatientConnection) -> Reply | None:
+        """What the streams have beyond what was read; None if the connection broke or leads to the wrong node now."""
+        streams = (*self._lasts, *self._lasts.values())
+        try:
+            (reply,) = await connection.ask([("XREAD", "COUNT", _PAGE_FRAMES, "BLOCK", _BLOCK_MS, "STREAMS", *streams)])
+        except NO_ANSWER:
+            return None
+        return None if redirection(reply) else raised(reply) or ()
+
+    def _hand_over(self, reply: Reply) -> None:
         for raw_key, frames in reply:
             key = raw_key.decode()
             followers = [subscription for subscription in self._subscriptions if subscription.key == key]

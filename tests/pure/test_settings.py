@@ -10,7 +10,8 @@ import structlog
 
 from bub_redis.errors import ConfigError
 from bub_redis.settings import Settings, config_path, given_settings, load_settings, setting_source
-from bub_redis.storage.client import RedisServer, masked
+from bub_redis.storage.address import masked
+from bub_redis.storage.client import RedisServer
 from bub_redis.turns import TurnClient
 
 ROOT = Path(__file__).parents[2]

@@ -14,6 +14,7 @@ from bub_redis.tape import FileTapeStore, InMemoryTapeStore, TapeEntry, TapeQuer
 from bub_redis.tape.adapter import AdaptedStore
 from bub_redis.tape.query import answer
 from bub_redis.testing import EmbeddedServer
+from tests.redis.cluster import Cluster, running_cluster
 
 AnyStore = InMemoryTapeStore | AdaptedStore | RedisTapeStore
 
@@ -65,7 +66,14 @@ class OneByOneStore:
         self._tapes.pop(tape, None)
 
 
-@pytest.fixture(params=["memory", "file", "one by one", "fakeredis", "server"])
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of three primaries, for the whole run."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(params=["memory", "file", "one by one", "fakeredis", "server", "cluster"])
 async def store(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) -> AsyncIterator[AnyStore]:
     """Each store in turn."""
     match request.param:
@@ -79,6 +87,6 @@ async def store(request: pytest.FixtureRequest, namespace: str, tmp_path: Path) 
             # What Bub's own stores take, ours take for granted: a batch in one call.
             yield AdaptedStore(cast(TapeStore, OneByOneStore()))
             return
-    url = request.getfixturevalue("fake_url" if request.param == "fakeredis" else "server")
+    url = request.getfixturevalue("fake_url" if request.param == "fakeredis" else request.param)
     async with RedisTapeStore.from_url(getattr(url, "url", url), namespace=namespace) as opened:
         yield opened

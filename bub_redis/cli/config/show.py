@@ -4,7 +4,7 @@ from pydantic import SecretStr
 
 from bub_redis.cli.output import Terminal, print_json
 from bub_redis.settings import config_path, given_settings, load_settings, variable
-from bub_redis.storage.client import masked
+from bub_redis.storage.address import masked
 
 
 def show_settings(*, as_json: bool) -> None:

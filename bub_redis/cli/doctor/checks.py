@@ -119,7 +119,7 @@ def arq_findings(health: Health) -> Iterator[Finding]:
     else:
         yield Finding("arq", "problem", installed, f"pip install 'arq>={_ARQ}0': names of it that we use may differ")
     if health.cluster:
-        remedy = "the queue side needs one primary, alone or behind Sentinel; a cluster may hold the tapes"
+        remedy = "the queue side needs one primary: name it in BUB_REDIS_URL; BUB_TAPE_URL may name a cluster"
         yield Finding("queue topology", "problem", "a cluster", remedy)
     else:
         yield Finding("queue topology", "ok", "one primary")

@@ -58,14 +58,14 @@ async def _findings() -> AsyncIterator[Finding]:
             sides[0][2].extend(tape_keys(settings.namespace))
         else:
             sides.append(("tape", client.store.server, tape_keys(settings.namespace)))
-        healths: list[Health] = []
+        healths: dict[str, list[Health]] = {side: [] for side, _, _ in sides}
         for side, server, keys in sides:
-            async for found in _side(side, server, keys, healths):
+            async for found in _side(side, server, keys, healths[side]):
                 yield found
-        if len(healths) < len(sides):
+        if not all(healths.values()):
             return
-        yield lease_finding(settings, healths)
-        for finding in arq_findings(healths[0]):
+        yield lease_finding(settings, [health for found in healths.values() for health in found])
+        for finding in arq_findings(healths["queue"][0]):
             yield finding
         for finding in await _work(QueueOverview(client.queue)):
             yield finding
@@ -80,12 +80,13 @@ async def _work(overview: QueueOverview) -> list[Finding]:
 
 async def _side(side: str, server: RedisServer, keys: list[str], healths: list[Health]) -> AsyncIterator[Finding]:
     try:
-        await server.check(force=True)
-        health = await survey(server)
+        async with server.primaries() as primaries:
+            for primary in primaries:
+                name = side if primary is server else f"{side} {primary.address.rpartition('/')[2]}"
+                await primary.check(force=True)
+                healths.append(await survey(primary))
+                for finding in server_findings(name, healths[-1]):
+                    yield finding
+                yield await rights_finding(name, primary, keys)
     except BubError as error:
         yield Finding(f"{side} server", "problem", str(error))
-        return
-    healths.append(health)
-    for finding in server_findings(side, health):
-        yield finding
-    yield await rights_finding(side, server, keys)

@@ -1,9 +1,9 @@
 -- Grant a session to an attempt of a turn, or to a library fork; the fencing token rises with every new grant.
--- KEYS: lock, fence, turns, state, frames, journal
+-- KEYS: lock, fence, turns, state, frames, journal, tape
 -- ARGV: 1 turn or run id, 2 dispatch number ('-' for a library fork), 3 secret of the attempt, 4 lease (ms),
 --       5 type of the first frame ('' for no frame), 6 its attempt, 7 its data (JSON), 8 TTL of frames (ms),
---       9 '1' to be refused also while a turn is open that nobody works on at the moment, else '', then the fields of
---       `state` that make a head
+--       9 '1' to be refused also while a turn is open that nobody works on at the moment, '' for a fork: to be refused if
+--       the stream is not what `state` says; then the fields of `state` that make a head
 -- Returns: 'GRANTED', the token, the values of those fields and 1 if there is a journal; 'COMMITTED' and the turn's
 --          mark; 'BUSY' and the turn or run that holds it; or 'REFUSED' and a code
 -- Cost: O(1)
@@ -16,6 +16,10 @@ local held = read('GET', KEYS[1])
 local fence = read('GET', KEYS[2])
 if mark == nil or held == nil or fence == nil or not read('HLEN', KEYS[4]) or not read('XLEN', KEYS[5]) then
   return {'REFUSED', 'WRONGTYPE'}
+end
+-- A fork of what is left of a tape would have the model answer, and tools run, for nothing: its merge is refused.
+if ARGV[9] == '' and read('XLEN', KEYS[7]) ~= tonumber(redis.call('HGET', KEYS[4], 'count') or 0) then
+  return {'REFUSED', read('XLEN', KEYS[7]) and 'MISMATCH' or 'WRONGTYPE'}
 end
 -- The tape as its fork will see it, read here since every fork asks for it next.
 local function granted(token)

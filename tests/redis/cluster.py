@@ -1,0 +1,129 @@
+"""A cluster on this machine: primaries that share the slots, and replicas if asked for."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+from redis import Redis
+
+from bub_redis.storage.cluster import slot_of
+from bub_redis.testing import EmbeddedServer
+
+_SLOTS = 16_384
+_NODE_TIMEOUT_MS = 500
+_FORMED_S = 30.0
+
+
+@dataclass
+class Node:
+    """One server of a cluster."""
+
+    server: EmbeddedServer
+    port: int
+    bus_port: int
+
+    @cached_property
+    def redis(self) -> Redis:
+        """Commands to this very node."""
+        return Redis(unix_socket_path=str(self.server.socket_path))
+
+    @property
+    def id(self) -> str:
+        """What the others call it."""
+        return str(self.redis.execute_command("CLUSTER", "MYID").decode())
+
+
+@dataclass
+class Cluster:
+    """Primaries in the order of their slots, then a replica of each as far as there are any."""
+
+    nodes: list[Node]
+    primaries: int
+
+    @property
+    def url(self) -> str:
+        """What a client is told: any node."""
+        return f"redis://127.0.0.1:{self.nodes[0].port}/0"
+
+    def primary_of(self, key: str) -> Node:
+        """The node that the first one says has this key."""
+        slot = slot_of(key)
+        for first, last, (_, port, *_), *_ in self.nodes[0].redis.execute_command("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == port)
+        raise LookupError(key)
+
+    def begin_move(self, slot: int, source: Node, target: Node) -> None:
+        """Open the slot for moving: what is not at the source any more is asked for at the target."""
+        target.redis.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", source.id)
+        source.redis.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", target.id)
+
+    def move_keys(self, slot: int, source: Node, target: Node) -> None:
+        """Move the keys that the slot has now."""
+        keys = source.redis.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 1000)
+        if keys:
+            source.redis.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+
+    def end_move(self, slot: int, target: Node) -> None:
+        """Give the slot to the target for good."""
+        for node in (target, *(node for node in self.nodes if node is not target)):
+            node.redis.execute_command("CLUSTER", "SETSLOT", slot, "NODE", target.id)
+
+
+@contextmanager
+def running_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0) -> Iterator[Cluster]:
+    """A cluster whose data is in `folder`, ready when the block begins."""
+    with ExitStack() as stack:
+        nodes = [_started(stack, folder / str(number)) for number in range(primaries + replicas)]
+        bounds = [_SLOTS * number // primaries for number in range(primaries + 1)]
+        for node, (first, behind) in zip(nodes, pairwise(bounds), strict=False):
+            node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, behind - 1)
+        for node in nodes[1:]:
+            node.redis.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].bus_port)
+        cluster = Cluster(nodes, primaries)
+        _wait(lambda: all(_knows_all(node, cluster) for node in nodes), "all nodes to know each other")
+        for replica, primary in zip(nodes[primaries:], nodes, strict=False):
+            replica.redis.execute_command("CLUSTER", "REPLICATE", primary.id)
+        _wait(lambda: all(map(_is_ready, nodes)), "the cluster to be whole")
+        yield cluster
+        for node in nodes:
+            node.redis.close()
+
+
+def _started(stack: ExitStack, folder: Path) -> Node:
+    port, bus_port = _free_port(), _free_port()
+    args = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
+    args += ["--cluster-port", str(bus_port), "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)]
+    binary = os.environ.get("BUB_TEST_SERVER")
+    return Node(stack.enter_context(EmbeddedServer(binary=binary, data_dir=folder, args=args)), port, bus_port)
+
+
+def _knows_all(node: Node, cluster: Cluster) -> bool:
+    known: str = node.redis.execute_command("CLUSTER INFO")["cluster_known_nodes"]
+    return known == str(len(cluster.nodes))
+
+
+def _is_ready(node: Node) -> bool:
+    is_whole: bool = node.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok"
+    role, *rest = node.redis.execute_command("ROLE")
+    return is_whole and (role == b"master" or rest[2] == b"connected")
+
+
+def _wait(condition: Callable[[], bool], what: str) -> None:
+    """Wait without an event loop: the fixture of a session has none."""
+    deadline = time.monotonic() + _FORMED_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {_FORMED_S:g} s: {what}"
+        time.sleep(0.02)  # noqa: TID251 - other processes agree among themselves
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
