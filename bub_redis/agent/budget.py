@@ -3,13 +3,10 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bub_redis.errors import InvalidInput
 from bub_redis.tape import Tape, TapeEntry
-
-CHARS_PER_TOKEN = 4
-"""The estimate for what no provider has counted yet."""
+from bub_redis.tape.info import CHARS_PER_TOKEN, told_counts
 
 _SHOWN_KINDS = frozenset({"message", "tool_call", "tool_result"})
 
@@ -29,8 +26,9 @@ class ContextSize:
     def of(cls, entries: Sequence[TapeEntry], finish_reason: str | None = None) -> "ContextSize":
         """The size of a context made of these entries, those since the last anchor."""
         for place in range(len(entries) - 1, -1, -1):
-            if usage := _told_usage(entries[place]):
-                return cls(usage, entries[place + 1 :], finish_reason)
+            counts = told_counts(entries[place])
+            if "input_tokens" in counts:
+                return cls(counts, entries[place + 1 :], finish_reason)
         return cls(None, entries, finish_reason)
 
     @property
@@ -48,18 +46,6 @@ class ContextSize:
 async def context_size(tape: Tape) -> ContextSize:
     """Measure a tape's context in one read, of the entries since its last anchor. Raises Outage."""
     return ContextSize.of(await tape.context.entries(tape.query()))
-
-
-def _told_usage(entry: TapeEntry) -> dict[str, int] | None:
-    """The usage of a `run` event, as far as it is plain numbers (case 19); None without the input's."""
-    if entry.kind != "event" or entry.payload.get("name") != "run":
-        return None
-    data = entry.payload.get("data")
-    usage: Any = data.get("usage") if isinstance(data, dict) else None
-    if not isinstance(usage, dict):
-        return None
-    numbers = {key: value for key, value in usage.items() if isinstance(value, int) and not isinstance(value, bool)}
-    return numbers if "input_tokens" in numbers else None
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from bub_redis.errors import BubError, InvalidInput, NotFound
 from bub_redis.tape.entry import encode_json
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.replay import INTERRUPTED
+from bub_redis.tape.spill import preview
 
 _log = structlog.get_logger(__name__)
 
@@ -28,8 +29,6 @@ TOOL_ERROR = "tool"
 
 MAX_PROBLEM_CHARS = 4_000
 """How much of an error's words the model reads (case 123)."""
-PREVIEW_CHARS = 600
-"""How much of a result that is too large the model reads."""
 
 
 class ToolCalls:
@@ -182,9 +181,8 @@ def _json_object(text: str) -> dict[str, Any] | None:
 
 
 def _problem(kind: str, message: str, details: Any = None) -> dict[str, Any]:
-    if len(message) > MAX_PROBLEM_CHARS:
-        message = preview(message, MAX_PROBLEM_CHARS)
-    return {"kind": str(kind), "message": message} | ({} if details is None else {"details": details})
+    told = {"kind": str(kind), "message": preview(message, MAX_PROBLEM_CHARS)}
+    return told | ({} if details is None else {"details": details})
 
 
 def _plain(value: Any) -> Any:
@@ -209,10 +207,4 @@ def _capped(result: Any, max_bytes: int) -> Any:
     if len(text) * 4 <= max_bytes or (size := len(text.encode(errors="surrogatepass"))) <= max_bytes:
         return result
     message = f"the result has {size} bytes, more than the {max_bytes} that one may have; ask for less"
-    return _problem(TOOL_ERROR, message, {"preview": preview(text, PREVIEW_CHARS)})
-
-
-def preview(text: str, chars: int) -> str:
-    """The beginning and the end of a text, `chars` characters in all, with a mark between them."""
-    half = chars // 2
-    return f"{text[:half]}\n[...]\n{text[-half:]}" if len(text) > chars else text
+    return _problem(TOOL_ERROR, message, {"preview": preview(text)})

@@ -3,14 +3,14 @@
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import republic
 import structlog
 
 from bub_redis.agent.asking import Asking, OpenModels
-from bub_redis.agent.budget import CHARS_PER_TOKEN, ContextSize
+from bub_redis.agent.budget import ContextSize
 from bub_redis.agent.calls import ToolCalls
 from bub_redis.agent.events import (
     ChatFinished,
@@ -26,9 +26,10 @@ from bub_redis.agent.prompt import PromptContext, UserContent
 from bub_redis.agent.resume import StepRecord
 from bub_redis.agent.scope import Scope
 from bub_redis.agent.steering import Steer
-from bub_redis.agent.stream import StreamEvent
+from bub_redis.agent.stream import StreamEvent, calls_data, told_answer
 from bub_redis.agent.tools import Toolbox
 from bub_redis.errors import BubError, ContextOverflow, ModelError
+from bub_redis.tape.info import CHARS_PER_TOKEN
 from bub_redis.tape.replay import message_text_chars
 
 _log = structlog.get_logger(__name__)
@@ -78,27 +79,36 @@ class Exchange:
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
         """Stream the exchange; a `final` event comes last. Raises the BubError that ended it."""
-        chat = self.chat
-        if self._record.over:
-            if chat.error is not None:
-                raise chat.error
-        else:
-            try:
-                if chat.message is None:
-                    async with aclosing(self._asked()) as events:
-                        async for event in events:
-                            yield event
-                if chat.message is not None and chat.message.tool_calls:
-                    yield StreamEvent("tool_call", _calls_data(chat.message))
-                    await self._run_tools(chat.message.tool_calls)
-            except BubError as error:
-                chat.error = error
-                raise
-            finally:
-                if chat.message is not None or chat.error is not None:
-                    await self._scope.events.emit(chat)
-        for event in _ending(chat):
+        if self._record.message is not None:
+            for event in told_answer(self._record.message):
+                yield event
+        if not self._record.over:
+            async with aclosing(self._held()) as events:
+                async for event in events:
+                    yield event
+        elif self.chat.error is not None:
+            raise self.chat.error
+        for event in _ending(self.chat):
             yield event
+
+    async def _held(self) -> AsyncGenerator[StreamEvent, None]:
+        """Ask and run the tools, as far as an earlier attempt has not, and record how it went."""
+        chat = self.chat
+        try:
+            if chat.message is None:
+                async with aclosing(self._asked()) as events:
+                    async for event in events:
+                        yield event
+            if chat.message is not None and chat.message.tool_calls:
+                if self._record.message is None:
+                    yield StreamEvent("tool_call", calls_data(chat.message))
+                await self._run_tools(chat.message.tool_calls)
+        except BubError as error:
+            chat.error = error
+            raise
+        finally:
+            if chat.message is not None or chat.error is not None:
+                await self._scope.events.emit(chat)
 
     async def wish(self) -> tuple[Literal["handoff", "reset"], Mapping[str, Any]] | None:
         """What a tool that went well asks of the loop, with its result; the last one counts."""
@@ -257,10 +267,6 @@ def _as_overflow(error: ModelError, request: LLMCallRequest) -> ModelError:
     return error
 
 
-def _calls_data(message: republic.Message) -> dict[str, Any]:
-    return {"tool_calls": [asdict(call) for call in message.tool_calls]}
-
-
 def _ending(chat: ChatFinished) -> list[StreamEvent]:
     message = chat.message or republic.assistant()
     if not message.tool_calls:
@@ -268,5 +274,5 @@ def _ending(chat: ChatFinished) -> list[StreamEvent]:
     results = {"tool_results": list(chat.tool_results), "call_ids": list(chat.call_ids)}
     return [
         StreamEvent("tool_result", results),
-        StreamEvent("final", {"ok": True, **_calls_data(message), **results}),
+        StreamEvent("final", {"ok": True, **calls_data(message), **results}),
     ]

@@ -64,6 +64,8 @@ class Run:
                     resumed=record.started,
                 )
             )
+            for event in record.told_again():
+                yield event
             async with (
                 scope.models.opened(self._model_timeout_s) as models,
                 aclosing(within(self._steps(models), self._timeout_s, self._late)) as events,

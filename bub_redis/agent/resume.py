@@ -10,6 +10,7 @@ from bub_redis.agent.events import RunStatus, StepStatus
 from bub_redis.agent.handoff import ANCHORS
 from bub_redis.agent.prompt import UserContent
 from bub_redis.agent.steering import Steer
+from bub_redis.agent.stream import StreamEvent, told_answer
 from bub_redis.errors import Action, BubError, ContextOverflow, ErrorKind, InvalidInput, ModelError, NotFound
 from bub_redis.tape import Tape, TapeEntry
 from bub_redis.tape.fork import Fork
@@ -22,7 +23,7 @@ class Resume:
     The fork's overlay must hold what that attempt appended, in order, each batch whole, and nothing that it appended
     after it was told to stop. Nothing that it holds is recorded again, no whole response is asked for again, and no
     call that has its result runs again; the tape becomes that of a run that nobody disturbed, apart from dates and
-    durations.
+    durations. The stream begins with what it tells of the steps that are kept.
     """
 
     results: Mapping[str, Any] = field(default_factory=dict)
@@ -34,8 +35,8 @@ class Resume:
     """Tokens of the last response, as `LLMCallFinished` told them."""
     model: str | None = None
     """The `provider:model` of the last response, as `LLMCallFinished` told it."""
-    state: Mapping[str, Any] = field(default_factory=dict)
-    """The run's state; it is put into that of the tape's context."""
+    state: Mapping[str, Any] | None = None
+    """The run's state, which takes the place of what that of the tape's context holds; None where it never changed."""
 
 
 @dataclass
@@ -60,6 +61,19 @@ class StepRecord:
     """How it ended, once it did."""
     failure: str = ""
     """What it ended with, if that was an error."""
+    steered: list[Any] = field(default_factory=list)
+    """The contents of the steering messages that entered with it."""
+
+    def told_again(self) -> list[StreamEvent]:
+        """What was streamed of the step, as far as the tape keeps it."""
+        told = [StreamEvent("step", {"step": self.number})]
+        if self.steered:
+            told.append(StreamEvent("steered", {"messages": self.steered}))
+        if self.message is not None:
+            told += told_answer(self.message)
+        if self.call_ids:
+            told.append(StreamEvent("tool_result", {"tool_results": [*self.results], "call_ids": [*self.call_ids]}))
+        return told
 
 
 @dataclass
@@ -69,11 +83,18 @@ class RunRecord:
     started: bool = False
     step: StepRecord | None = None
     """The last step that began."""
+    earlier: list[StepRecord] = field(default_factory=list)
+    """Those before it, in order."""
     system_prompt: str | None = None
     handoffs: int = 0
     steers: list[Steer] = field(default_factory=list)
     status: RunStatus | None = None
     """How it ended, once it did."""
+
+    def told_again(self) -> list[StreamEvent]:
+        """What was streamed of the steps that have ended: whoever heard it may have heard what was not kept, too."""
+        last = [self.step] if self.step is not None and self.step.status is not None else []
+        return [event for step in (*self.earlier, *last) for event in step.told_again()]
 
     @classmethod
     def of(cls, tape: Tape, run_id: str) -> "RunRecord":
@@ -93,6 +114,7 @@ class RunRecord:
             case "event", "loop.step.start":
                 prompt = None if data["prompt"] is None else _content(data["prompt"])
                 again = self.step is not None and self.step.status == "auto_handoff"
+                self.earlier += [] if self.step is None else [self.step]
                 self.step = StepRecord(data["step"], prompt, entered=again)
             case "event", "loop.finish":
                 self.status = data["status"]
@@ -113,6 +135,7 @@ class RunRecord:
             case "message", _:
                 step.entered = True
                 if (steer := entry.meta.get("steer")) and "retry_of" not in entry.meta:
+                    step.steered.append(payload["content"])
                     self.steers.append(Steer(_content(payload["content"]), None if steer is True else steer))
             case "tool_call", _:
                 step.message = _asking_message(payload)

@@ -54,7 +54,9 @@ class Scope:
         self.said.steers += record.steers
         self.handoffs = record.handoffs
         self.used_system_prompt = record.system_prompt
-        self.tape.context.state.update(resume.state)
+        if resume.state is not None:
+            self.tape.context.state.clear()
+            self.tape.context.state.update(resume.state)
 
     def lost_prompt(self, entries: Sequence[TapeEntry]) -> bool:
         """Whether someone's handoff in the middle of the run left its prompt behind: no model answers nobody."""

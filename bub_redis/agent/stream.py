@@ -1,8 +1,10 @@
 """What a run streams to its caller."""
 
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+import republic
 
 StreamKind = Literal[
     "step", "text", "reasoning", "tool_call", "tool_result", "usage", "steered", "handoff", "error", "final"
@@ -28,6 +30,17 @@ class StreamEvent:
 
     kind: StreamKind
     data: Mapping[str, Any]
+
+
+def told_answer(message: republic.Message) -> list[StreamEvent]:
+    """What is streamed of a whole response: its text in one piece, then its calls."""
+    told = [StreamEvent("text", {"delta": message.text})] if message.text else []
+    return [*told, StreamEvent("tool_call", calls_data(message))] if message.tool_calls else told
+
+
+def calls_data(message: republic.Message) -> dict[str, Any]:
+    """The calls of a response, as `tool_call` and `final` tell them."""
+    return {"tool_calls": [asdict(call) for call in message.tool_calls]}
 
 
 EventStream = AsyncGenerator[StreamEvent, None]

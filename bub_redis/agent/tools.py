@@ -6,6 +6,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, overload
 
 import republic
@@ -19,6 +20,7 @@ from bub_redis.agent.arguments import (
     parameter_hints,
     validated,
 )
+from bub_redis.agent.threads import in_own_thread
 from bub_redis.errors import InvalidInput
 from bub_redis.tape import Tape
 
@@ -94,8 +96,8 @@ class Tool:
     async def run(self, arguments: Mapping[str, Any], context: ToolContext) -> Any:
         """Call the handler with validated arguments and return what it returns.
 
-        A sync handler runs in a thread, which neither a cancel nor the deadline stops: nobody waits for its outcome
-        then. Raises what the handler raises, and TimeoutError after `timeout_s`.
+        A sync handler runs in a thread of its own, which neither a cancel, the deadline nor the end of the loop stops:
+        nobody waits for its outcome then. Raises what the handler raises, and TimeoutError after `timeout_s`.
         """
         if self.context_parameter is not None:
             arguments = {**arguments, self.context_parameter: context}
@@ -104,20 +106,12 @@ class Tool:
             async with deadline:
                 if inspect.iscoroutinefunction(self.handler):
                     return await self.handler(**arguments)
-                result = await asyncio.to_thread(_call_in_thread, self.handler, arguments)
+                result = await in_own_thread(partial(self.handler, **arguments), f"tool {self.name}")
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError:
             if not deadline.expired():  # the tool's own
                 raise
             raise TimeoutError(f"no result within {self.timeout_s:g} s") from None
-
-
-def _call_in_thread(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    try:
-        return handler(**arguments)
-    except StopIteration as error:
-        # No future can carry a StopIteration: on Python 3.11 the caller would wait for ever.
-        raise RuntimeError("StopIteration") from error
 
 
 def wire_name(name: str) -> str:

@@ -8,8 +8,8 @@ same.
 import asyncio
 import inspect
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from bub_redis.tape.names import SIDECAR_MARKER, check_tape_name, owner_tape
 from bub_redis.tape.query import TapeQuery, answer, answer_newest_first
 from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.session import LocalSession
+from bub_redis.tape.shielded import to_its_end
 from bub_redis.tape.sidecar import reset_events
 from bub_redis.tape.store import AsyncTapeStore, Commit, Delta, Grant, Head, SurveyedStore, TapeStore, reopened
 
@@ -75,6 +76,9 @@ class _Session:
     """Tape of the session → how often it was reset in this process."""
     written: dict[str, int] = field(default_factory=dict)
     """Holder whose merge stopped in the middle → how many entries of its block are on the tape."""
+    begun: Commit | None = None
+    """The last merge that had sidecars, with these done: what it has to put on the main tape, which names those that
+    failed. A repeat goes on with this and not with what it was given."""
 
 
 class AdaptedStore:
@@ -158,7 +162,7 @@ class AdaptedStore:
         written for an entry that cannot be stored."""
         check_tape_name(tape)
         async with self._session(tape).writing:
-            return await _to_its_end(self._append(tape, entries))
+            return await to_its_end(self._append(tape, entries))
 
     async def _append(self, tape: str, entries: Sequence[TapeEntry]) -> list[TapeEntry]:
         plain = [TapeEntry.decode(entry.id, entry.encode()) for entry in entries]
@@ -185,7 +189,7 @@ class AdaptedStore:
         async with self._session(tape).writing:
             if (await self.outline(tape, 1)).anchors:
                 return False
-            await _to_its_end(self._append(tape, entries))
+            await to_its_end(self._append(tape, entries))
         return True
 
     @asynccontextmanager
@@ -222,17 +226,20 @@ class AdaptedStore:
         if placed is not None:
             return placed
         session.local.check(grant)
-        self._check_generation(grant.tape, commit.main.head)
-        if grant.holder not in session.written:
+        if session.begun is not None and session.begun.grant == grant:
+            commit = session.begun
+        elif grant.holder not in session.written:
+            self._check_generation(grant.tape, commit.main.head)
             await self._check_receipt(commit)
-            for sidecar in commit.sidecars:
-                commit = await self._with_sidecar(commit, sidecar)
+            if commit.sidecars:
+                commit = await to_its_end(self._without_sidecars(commit, session))
         async with session.writing:
-            await _to_its_end(self._take(commit.main, session, grant.holder, commit.receipt.entry()))
+            await to_its_end(self._take(commit.main, session, grant.holder, commit.receipt.entry()))
         placed = await self._read(grant.tape, lambda entries: receipt_of(grant.holder, entries))
         if placed is None:
             raise Conflict(f"the receipt of {grant.holder!r} is not on tape {grant.tape!r} any more")
         session.written.pop(grant.holder, None)
+        session.begun = None
         return placed
 
     async def _check_receipt(self, commit: Commit) -> None:
@@ -240,13 +247,16 @@ class AdaptedStore:
         if head.digest != commit.main.head.digest:
             raise Conflict(f"tape {commit.grant.tape!r} got another receipt meanwhile; nothing was written")
 
-    async def _with_sidecar(self, commit: Commit, sidecar: Delta) -> Commit:
-        try:
-            self._check_generation(sidecar.tape, sidecar.head)
-            await _to_its_end(self._take(sidecar, _Session(), commit.grant.holder))
-        except Exception as error:  # a sidecar that fails never blocks the main tape
-            return commit.without(sidecar, f"{type(error).__name__}: {error}")
-        return commit
+    async def _without_sidecars(self, commit: Commit, session: _Session) -> Commit:
+        """Append the sidecars' blocks; what is left of the commit, in which the main tape says which of them failed."""
+        for sidecar in commit.sidecars:
+            try:
+                self._check_generation(sidecar.tape, sidecar.head)
+                await self._take(sidecar, _Session(), commit.grant.holder)
+            except Exception as error:  # a sidecar that fails never blocks the main tape
+                commit = commit.without(sidecar, f"{type(error).__name__}: {error}")
+        session.begun = replace(commit, sidecars=())
+        return session.begun
 
     async def _take(self, delta: Delta, session: _Session, holder: str, *last: TapeEntry) -> None:
         """Append a fork's block, from where an earlier try stopped."""
@@ -299,7 +309,7 @@ class AdaptedStore:
             unfit: dict[str, str] = {}
             for sidecar in sidecars:
                 try:
-                    await _to_its_end(self._restart(sidecar, ()))
+                    await to_its_end(self._restart(sidecar, ()))
                 except Exception as error:  # a sidecar that fails never blocks the main tape
                     unfit[sidecar] = f"{type(error).__name__}: {error}"
             head = await self.head(tape)
@@ -307,12 +317,12 @@ class AdaptedStore:
             if seen is not None:
                 later = await self._read(tape, lambda found: [entry for entry in found if entry.id > seen.last])
             entries = [*opening, *reopened(head), *reset_events(sidecars, unfit), *later]
-            await _to_its_end(self._restart(tape, entries))
+            await to_its_end(self._restart(tape, entries))
 
     async def delete(self, tape: str, *, wait_s: float = 0.0) -> None:
         """Remove the tape for good; its sidecars are tapes of their own to the store. Raises SessionBusy."""
         async with self.session(tape, f"delete-{secrets.token_hex(4)}", wait_s):
-            await _to_its_end(self._restart(tape, ()))
+            await to_its_end(self._restart(tape, ()))
 
     def _generation(self, tape: str) -> int:
         return self._session(tape).generations.get(tape, 0)
@@ -320,18 +330,6 @@ class AdaptedStore:
     def _check_generation(self, tape: str, head: Head | None) -> None:
         if head is not None and self._generation(tape) != head.generation:
             raise Conflict(f"tape {tape!r} was reset meanwhile; open it again")
-
-
-async def _to_its_end(work: Coroutine[Any, Any, _Answer]) -> _Answer:
-    """Await what must not stop half-way: a cancellation is raised once it has ended (case 171)."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        raise
 
 
 def _scan(store: ScannedStore, tape: str, read: Callable[[Iterable[TapeEntry]], _Answer]) -> _Answer:

@@ -20,6 +20,7 @@ from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.records import decode_record, encode_records
+from bub_redis.tape.shielded import to_its_end
 from bub_redis.tape.store import AsyncTapeStore, Head, OldestFirstStore
 
 _BUFFER_BYTES = 1024 * 1024
@@ -37,13 +38,15 @@ class Archive:
     """How long an archive is kept after the last entry in it; None for ever."""
 
     async def write(self, store: AsyncTapeStore, tape: str, head: Head | None = None) -> Path:
-        """Write the tape, as it stood at `head` if given, and return the file. What fails leaves no file.
+        """Write the tape, as it stood at `head` if given, and return the file.
 
-        Memory does not grow with the tape where the store reads in pages. Older archives of the same tape that are past
-        their age go. Raises what the store raises, and Outage where the file system refuses.
+        What fails or is cancelled leaves no file. Memory does not grow with the tape where the store reads in pages.
+        Older archives of the same tape that are past their age go. Raises what the store raises, and Outage where the
+        file system refuses.
         """
-        file = await self._in_thread(lambda: _File(self.directory, f"{encode_name(tape)}.jsonl."))
+        file = _File(self.directory, f"{encode_name(tape)}.jsonl.")
         try:
+            await self._in_thread(file.open)
             buffer = bytearray()
             async for entry in _entries(store, tape, head):
                 buffer += encode_records(entry.id, [entry.encode()])
@@ -52,16 +55,18 @@ class Archive:
                     buffer.clear()
                     await self._in_thread(lambda: file.write(written))  # noqa: B023 - awaited before it changes
             path = await self._in_thread(lambda: file.finish(bytes(buffer)))
-        finally:
-            await asyncio.to_thread(file.discard)
-        if self.keep is not None:
-            oldest = datetime.now(UTC) - self.keep
-            await self._in_thread(lambda: _prune(file, oldest))
+            if self.keep is not None:
+                oldest = datetime.now(UTC) - self.keep
+                await self._in_thread(lambda: _prune(file, oldest))
+        except BaseException:
+            await self._in_thread(file.discard)
+            raise
         return path
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Do `work` to its end, also where the caller is cancelled: what it has made must be known to be removed."""
         try:
-            return await asyncio.to_thread(work)
+            return await to_its_end(asyncio.to_thread(work))
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise Outage(f"cannot archive to {self.directory}: {reason}; nothing was changed") from None
@@ -82,18 +87,23 @@ class _File:
     def __init__(self, directory: Path, stem: str) -> None:
         self.directory = directory
         self.stem = stem
-        directory.mkdir(parents=True, exist_ok=True)
-        descriptor, self._part = tempfile.mkstemp(prefix=".archive-", dir=directory)
-        self._file = os.fdopen(descriptor, "wb")
+        self._made = contextlib.ExitStack()
+
+    def open(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        # Its name goes when it is closed.
+        self._part = self._made.enter_context(tempfile.NamedTemporaryFile(prefix=".archive-", dir=self.directory))
 
     def write(self, lines: bytes) -> None:
-        self._file.write(lines)
+        self._part.write(lines)
 
     def finish(self, lines: bytes) -> Path:
-        self._file.write(lines)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._part.write(lines)
+        self._part.flush()
+        os.fsync(self._part.fileno())
         path = self._linked(datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"))
+        self._made.callback(path.unlink, missing_ok=True)
+        self._part.close()
         descriptor = os.open(self.directory, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -105,16 +115,14 @@ class _File:
         """The file under a name that no other archive has: a link, unlike a rename, takes nobody's place."""
         path = self.directory / f"{self.stem}{stamp}{'' if number == 1 else f'-{number}'}.bak"
         try:
-            os.link(self._part, path)
+            os.link(self._part.name, path)
         except FileExistsError:
             return self._linked(stamp, number + 1)
         return path
 
     def discard(self) -> None:
-        """Remove what is no archive; may be repeated."""
-        self._file.close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._part)
+        """Remove all that was made, the archive too; may be repeated."""
+        self._made.close()
 
 
 def _prune(file: _File, oldest: datetime) -> None:

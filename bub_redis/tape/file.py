@@ -44,12 +44,10 @@ class FileTapeStore:
 
     def list_tapes(self) -> list[str]:
         """The names of all tapes that hold something, sorted, without sidecars (cases 28 and 76)."""
-        with self._outages(), contextlib.suppress(FileNotFoundError):
-            files = [entry for entry in os.scandir(self.directory) if entry.name.endswith(_ENDING)]
-            stems = [file.name.removesuffix(_ENDING) for file in files if file.stat().st_size]
-            names = [unquote(stem) for stem in stems if encode_name(unquote(stem)) == stem]
-            return sorted(name for name in names if SIDECAR_MARKER not in name)
-        return []
+        with self._outages():
+            stems = [file.name.removesuffix(_ENDING) for file in _files(self.directory) if _size(file)]
+        names = [unquote(stem) for stem in stems if encode_name(unquote(stem)) == stem]
+        return sorted(name for name in names if SIDECAR_MARKER not in name)
 
     def fetch_all(self, query: TapeQuery) -> list[TapeEntry]:
         """The answer to `query`, in order; its memory does not grow with the tape. Raises NotFound, Outage."""
@@ -190,6 +188,20 @@ class FileEntries:
                 self._damaged(found)
             else:
                 yield found
+
+
+def _files(directory: Path) -> list[os.DirEntry[str]]:
+    """The files of tapes; none where nobody has made the directory yet."""
+    with contextlib.suppress(FileNotFoundError):
+        return [entry for entry in os.scandir(directory) if entry.name.endswith(_ENDING)]
+    return []
+
+
+def _size(file: os.DirEntry[str]) -> int:
+    """How many bytes the file has; 0 for one that somebody removed since it was listed."""
+    with contextlib.suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0
 
 
 @contextmanager

@@ -134,7 +134,11 @@ class Fork:
             yield entry
 
     async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
-        """Append to the overlay; to the store itself for any other tape. Raises InvalidInput with nothing appended."""
+        """Append to the overlay; to the store itself for any other tape.
+
+        Raises InvalidInput with nothing appended, and Outage with nothing appended where a sidecar, used for the first
+        time, cannot be looked at; for any other tape what the store raises.
+        """
         overlay = await self._overlay(tape)
         if overlay is None:
             return await self._store.append(tape, *entries)
@@ -158,7 +162,8 @@ class Fork:
         """Empty the tape and its sidecars' as this fork sees them, and begin it anew; at once for any other tape.
 
         The parent is reset by the merge, which keeps what others appended meanwhile (cases 7, 44 and 96). Raises
-        InvalidInput with nothing changed.
+        InvalidInput with nothing changed, and Outage with nothing changed where a sidecar, used for the first time,
+        cannot be looked at; for any other tape what the store raises.
         """
         overlay = await self._overlay(tape)
         if overlay is None:
@@ -172,7 +177,8 @@ class Fork:
         if overlay is self._main:
             # What the reset takes away is in no receipt: the chain goes on from the last one.
             self._chain = Chain(overlay.head.digest)
-        await self.append(tape, *entries)
+        # Not by way of `append`, which awaits: until `opened`, what anybody else appends would belong to the reset.
+        overlay.append(entries)
         overlay.opened()
 
     async def merge(self, status: Status, *, error: str | None = None, attempt: int = 1) -> Receipt:

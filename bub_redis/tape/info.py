@@ -7,6 +7,9 @@ from typing import Any
 
 from bub_redis.tape.entry import TapeEntry
 
+CHARS_PER_TOKEN = 4
+"""The estimate for what no provider has counted yet."""
+
 
 @dataclass(frozen=True)
 class TapeInfo:

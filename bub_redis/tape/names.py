@@ -18,8 +18,8 @@ _HALF = re.compile("[\ud800-\udfff]")
 _SIDECAR_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 
-def _check(name: str, what: str) -> str:
-    if not name:
+def _check(name: object, what: str) -> str:
+    if not (isinstance(name, str) and name):
         raise InvalidInput(f"{what} must be a text of 1 to {MAX_NAME_CHARS} characters, not {name!r}")
     if len(name) > MAX_NAME_CHARS:
         raise InvalidInput(f"{what} has {len(name)} characters; at most {MAX_NAME_CHARS} are taken")

@@ -10,7 +10,7 @@ have one digest and anybody can redo it from a plain export.
 import hashlib
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bub_redis.tape.entry import StoredEntry, TapeEntry
@@ -101,13 +101,12 @@ class Receipt:
 
     def entry(self) -> TapeEntry:
         """The event that is stored: `turn.receipt`, never in a model's context."""
-        data = asdict(self)
-        del data["id"]
+        data = {name: value for name, value in vars(self).items() if name != "id"}
         return TapeEntry.event(RECEIPT_EVENT, data, context=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The caller's copy as JSON, with first and last entry filled in."""
-        return asdict(self) | {"first": self.first, "last": self.last}
+        """The caller's copy as JSON, with first and last entry filled in; `usage` is the receipt's own."""
+        return {**vars(self), "first": self.first, "last": self.last}
 
     @classmethod
     def from_entry(cls, entry: TapeEntry, stream_id: str) -> "Receipt":

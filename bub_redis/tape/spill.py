@@ -20,6 +20,7 @@ import structlog
 from bub_redis.errors import BubError, Fenced, InvalidInput, NotFound
 from bub_redis.tape.entry import StoredEntry, TapeEntry, encode_text
 from bub_redis.tape.fork import Fork
+from bub_redis.tape.info import CHARS_PER_TOKEN
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.sidecar import TapeSidecar
 from bub_redis.tape.store import AsyncTapeStore
@@ -29,8 +30,8 @@ SPILL_SIDECAR = "spill"
 DEFAULT_THRESHOLD_TOKENS = 4096
 CHUNK_BYTES = 16_384
 PREVIEW_CHARS = 600
+"""How much the model reads of what is too large."""
 MAX_READ_CHUNKS = 4
-_CHARS_PER_TOKEN = 4
 _READ_CHUNKS = 32
 """How many chunks are read at once, at most."""
 _BATCH_BYTES = 150_000
@@ -108,7 +109,7 @@ class SpillStore(TapeSidecar):
         alone is left, and the event `spill.write` says so. Raises Fenced, and what appending to the tape raises.
         """
         text = _rendered(result)
-        if not self.threshold_tokens or len(text) < self.threshold_tokens * _CHARS_PER_TOKEN:
+        if not self.threshold_tokens or len(text) < self.threshold_tokens * CHARS_PER_TOKEN:
             return result
         handle = secrets.token_hex(16)
         try:
@@ -139,7 +140,7 @@ class SpillStore(TapeSidecar):
 
     def capped(self, problem: dict[str, Any]) -> dict[str, Any]:
         """An error result as a model may read it: what is too long is cut, as errors are not spilled (case 123)."""
-        limit_chars = (self.threshold_tokens or DEFAULT_THRESHOLD_TOKENS) * _CHARS_PER_TOKEN
+        limit_chars = (self.threshold_tokens or DEFAULT_THRESHOLD_TOKENS) * CHARS_PER_TOKEN
         if len(_rendered(problem)) < limit_chars:
             return problem
         return {key: preview(_rendered(value)) for key, value in problem.items()}
@@ -336,12 +337,12 @@ def utf8_chunks(text: str) -> Iterator[tuple[str, bytes]]:
         start += len(chunk)
 
 
-def preview(text: str) -> str:
-    """The beginning and the end of a text, PREVIEW_CHARS together; all of one that is not longer."""
-    if len(text) <= PREVIEW_CHARS:
+def preview(text: str, chars: int = PREVIEW_CHARS) -> str:
+    """The beginning and the end of a text, `chars` characters together; all of one that is not longer."""
+    if len(text) <= chars:
         return text
-    half = PREVIEW_CHARS // 2
-    return f"{text[:half]}\n[… {len(text) - PREVIEW_CHARS:,} characters left out …]\n{text[-half:]}"
+    half = chars // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
 
 
 def _rendered(result: Any) -> str:

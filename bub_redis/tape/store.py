@@ -196,10 +196,16 @@ class CommitStore(SurveyedStore, Protocol):
         """
 
     async def chain(self, tape: str, head: Head) -> Chain:
-        """The digest chain over what no receipt covers up to `head`. Raises Conflict if the tape was reset since."""
+        """The digest chain over what no receipt covers up to `head`.
+
+        Raises Conflict if the tape was reset since, Outage.
+        """
 
     async def bootstrap(self, tape: str, entries: Sequence[TapeEntry]) -> bool:
-        """Append `entries` if the tape has no anchor yet; whether it did. Safe to repeat and to race."""
+        """Append `entries` if the tape has no anchor yet; whether it did. Safe to repeat and to race.
+
+        Raises InvalidInput or TapeBlocked with nothing written, Outage when the outcome is unknown.
+        """
 
     def session(self, tape: str, holder: str, wait_s: float) -> AbstractAsyncContextManager[Grant]:
         """Hold the session for a library fork: granted on entry, renewed while open, released at the end.

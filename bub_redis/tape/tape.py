@@ -73,15 +73,24 @@ class Tape:
         return TapeQuery(self.name, self.store)
 
     async def append(self, *entries: TapeEntry) -> list[TapeEntry]:
-        """Append entries as one unit and return them numbered. Raises InvalidInput with nothing written, Outage."""
+        """Append entries as one unit and return them numbered.
+
+        Raises InvalidInput or TapeBlocked with nothing written, Outage when the outcome is unknown.
+        """
         return await self.store.append(self.name, *entries)
 
     async def append_event(self, name: str, data: Mapping[str, Any] | None = None, **meta: Any) -> TapeEntry:
-        """Append an event `{"name", "data"}`; with `context=False` no view ever shows it."""
+        """Append an event `{"name", "data"}`; with `context=False` no view ever shows it.
+
+        Raises InvalidInput or TapeBlocked with nothing written, Outage when the outcome is unknown.
+        """
         return (await self.append(TapeEntry.event(name, data, **meta)))[0]
 
     async def handoff(self, *, name: str, state: Mapping[str, Any] | None = None) -> list[TapeEntry]:
-        """Write an anchor and a `handoff` event, both or none; the next context starts after the anchor."""
+        """Write an anchor and a `handoff` event, both or none; the next context starts after the anchor.
+
+        Raises InvalidInput or TapeBlocked with nothing written, Outage when the outcome is unknown.
+        """
         return await self.append(*handoff_entries(name, state))
 
     async def read_messages(self) -> list[Any]:
@@ -126,7 +135,10 @@ class Tape:
         return await distinct(adapted(self.store).newest_first(query), wanted)
 
     async def ensure_bootstrap_anchor(self) -> None:
-        """Hand off to `session/start` if the tape has no anchor yet: exactly once, whoever races (case 100)."""
+        """Hand off to `session/start` if the tape has no anchor yet: exactly once, whoever races (case 100).
+
+        May be repeated. Raises TapeBlocked, Outage.
+        """
         entries = handoff_entries(BOOTSTRAP_ANCHOR, {"owner": "human"})
         if has_commit(self.store):
             await self.store.bootstrap(self.name, entries)

@@ -54,7 +54,7 @@ class TurnFork(Fork):
         return notes
 
     async def append(self, tape: str, *entries: TapeEntry) -> list[TapeEntry]:
-        """Append to the overlay and to the log; to the store itself for any other tape. Raises InvalidInput."""
+        """Append to the overlay and to the log; to the store itself for any other tape. Raises as in Fork."""
         appended = await super().append(tape, *entries)
         if self._journal and self.holds(tape):
             self._logged += [Record(tape, entry.encode()) for entry in appended]
@@ -63,19 +63,15 @@ class TurnFork(Fork):
     async def reset(self, tape: str, opening: Sequence[TapeEntry] = (), *, sidecars: Sequence[str] = ()) -> None:
         """Empty the tape and its sidecars' as this fork sees them, and log that; at once for any other tape.
 
-        Raises InvalidInput with nothing changed.
+        Raises InvalidInput with nothing changed, and Outage with nothing changed where a sidecar, used for the first
+        time, cannot be looked at; for any other tape what the store raises.
         """
-        if not (self._journal and self.holds(tape)):
-            await super().reset(tape, opening, sidecars=sidecars)
-            return
-        journal, self._journal = self._journal, None
-        try:
-            # What the reset itself appends is part of its own record.
-            await super().reset(tape, opening, sidecars=sidecars)
-        finally:
-            self._journal = journal
-        written = [[entry.kind, dict(entry.payload), dict(entry.meta), entry.date] for entry in opening]
-        self.note(_RESET, {"tape": tape, "opening": written, "sidecars": list(sidecars)})
+        # What begins the tape anew is part of this one record: it is not appended by way of `append`. And nothing is
+        # awaited once the tape is emptied, so the log has the record where it belongs.
+        await super().reset(tape, opening, sidecars=sidecars)
+        if self.holds(tape):
+            written = [[entry.kind, dict(entry.payload), dict(entry.meta), entry.date] for entry in opening]
+            self.note(_RESET, {"tape": tape, "opening": written, "sidecars": list(sidecars)})
 
     def note(self, kind: str, data: dict[str, Any]) -> None:
         """Log what a later attempt must know beside the entries. Raises InvalidInput if it is not JSON."""

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from bub_redis.errors import InvalidInput
 from bub_redis.storage.keys import full_turn_id
@@ -18,8 +18,6 @@ MAX_TURN_BYTES = 1024 * 1024
 
 JOB_NAME = "run_turn"
 """The name of the one arq function: the job's body names it."""
-
-TurnStatus = Literal["queued", "running", "completed", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,7 @@ class Request:
 
     def encoded(self) -> dict[str, bytes]:
         """The fields as the queue side keeps them. Raises InvalidInput for what is empty, too large or not JSON."""
+        self._check_types()
         if not self.prompt.strip():
             raise InvalidInput("the prompt is empty; a turn needs something to answer")
         content = {
@@ -71,6 +70,15 @@ class Request:
             "model": (self.model or "").encode(),
             **content,
         }
+
+    def _check_types(self) -> None:
+        """Refuse what a type checker would have: a web backend hands on what somebody sent."""
+        wanted: dict[str, type] = {"prompt": str, "options": Mapping, "state": Mapping, "metadata": Mapping}
+        wanted |= {} if self.model is None else {"model": str}
+        for name, kind in wanted.items():
+            if not isinstance(value := getattr(self, name), kind):
+                told = "a text" if kind is str else "a mapping"
+                raise InvalidInput(f"{name} must be {told}, not {type(value).__name__}")
 
     def digest(self) -> str:
         """What tells a repeat from a conflict: a SHA-256 over prompt, model, options, state and metadata."""

@@ -7,10 +7,11 @@ from typing import Any
 import structlog
 
 from bub_redis import faults
-from bub_redis.agent.events import EventBus, LLMCallFinished, ToolCallFinished, ToolCallStarted
+from bub_redis.agent.events import EventBus, LLMCallFinished, RunStarted, ToolCallFinished, ToolCallStarted
 from bub_redis.agent.resume import Resume
 from bub_redis.agent.steering import Steer
 from bub_redis.errors import InvalidInput
+from bub_redis.tape.entry import encode_json
 from bub_redis.turns.durable import Note, TurnFork
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn
@@ -26,7 +27,7 @@ class Progress:
     started: set[str] = field(default_factory=set)
     usage: Mapping[str, int] | None = None
     model: str | None = None
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] | None = None
     steers: int = 0
     """How many steering messages were used."""
 
@@ -64,11 +65,17 @@ class Journaling:
     def __init__(self, fork: TurnFork, state: Mapping[str, Any]) -> None:
         self._fork = fork
         self._state = state
-        self._noted_state = dict(state)
+        self._noted_state = _encoded(state)
         self.events = EventBus()
+        self.events.on(RunStarted, self._on_start)
         self.events.on(LLMCallFinished, self._on_response)
         self.events.on(ToolCallStarted, self._on_call)
         self.events.on(ToolCallFinished, self._on_result)
+
+    def _on_start(self, event: RunStarted) -> None:
+        if event.resumed:
+            # What an earlier attempt noted last, and this one may have to take back, is not the state it began with.
+            self._noted_state = b""
 
     async def _on_response(self, event: LLMCallFinished) -> None:
         if event.result.error is None:
@@ -91,15 +98,25 @@ class Journaling:
         faults.point("after-result")
 
     def _note_state(self) -> None:
-        state = dict(self._state)
+        state = _encoded(self._state)
         if state == self._noted_state:
             return
-        try:
-            self._fork.note("state", {"state": state})
-        except InvalidInput:
-            # The application's own affair: a state that is no JSON lives as long as the attempt.
+        if state is None:
             log.warning("turn.state_not_json")
+        else:
+            self._fork.note("state", {"state": dict(self._state)})
         self._noted_state = state
+
+
+def _encoded(state: Mapping[str, Any]) -> bytes | None:
+    """The state as it is noted, with all that lies deeper; None for one that is no JSON.
+
+    That is the application's own affair: such a state lives as long as the attempt.
+    """
+    try:
+        return encode_json(dict(state), "the run's state")
+    except InvalidInput:
+        return None
 
 
 class TurnInbox:

@@ -9,6 +9,7 @@ import pytest
 
 from bub_redis.agent import Agent, Budget, EventBus, Resume, ToolContext, events, tool
 from bub_redis.agent.builtin_tools import tape_handoff
+from bub_redis.agent.stream import StreamEvent
 from bub_redis.errors import InvalidInput, ModelError
 from bub_redis.tape import Tape, TapeEntry
 from bub_redis.tape.fork import Fork
@@ -69,15 +70,20 @@ async def forked(agent: Agent, journal: Journal) -> AsyncIterator[Tape]:
             journal.entries = tape.store.entries
 
 
-async def attempt(agent: Agent, journal: Journal, *, first: bool, die: Callable[[Any], None] | None = None) -> None:
+async def attempt(
+    agent: Agent, journal: Journal, *, first: bool, die: Callable[[Any], None] | None = None
+) -> list[StreamEvent]:
+    """Run until it ends or dies; what it streamed, if it ended."""
+    streamed: list[StreamEvent] = []
     async with forked(agent, journal) as tape:
         bus = journal.handlers()
         if die is not None:
             bus.on(events.AgentEvent, die)
         resume = None if first else journal.resume
         with suppress(Killed):
-            async for _event in await agent.run_on(tape, "1 + 2?", run_id=RUN, events=bus, resume=resume):
-                pass
+            running = await agent.run_on(tape, "1 + 2?", run_id=RUN, events=bus, resume=resume)
+            streamed = [event async for event in running]
+    return streamed
 
 
 def told(entries: list[TapeEntry]) -> list[Any]:
@@ -171,6 +177,39 @@ def prepared(script: Any) -> tuple[Agent, Journal]:
         budget=BUDGET if script is growing else None,
     )
     return agent, Journal()
+
+
+def heard(streamed: list[StreamEvent]) -> list[Any]:
+    """What a follower shows: steps, each text in one piece, calls and their results."""
+    shown: list[Any] = []
+    for event in streamed:
+        if event.kind == "text" and shown and shown[-1][0] == "text":
+            shown[-1] = ("text", shown[-1][1] + event.data["delta"])
+        elif event.kind == "text":
+            shown.append(("text", event.data["delta"]))
+        elif event.kind in {"step", "tool_call", "tool_result"}:
+            shown.append((event.kind, event.data))
+    return shown
+
+
+async def test_what_was_kept_is_streamed_again_wherever_the_run_was_cut() -> None:
+    """Whoever forgets what the dead attempt showed misses nothing of the answer."""
+    agent, journal = prepared(answers)
+    await seeded(agent)
+    whole = heard(await attempt(agent, journal, first=True))
+    assert [kind for kind, _ in whole].count("tool_call") == 2 and ("text", "Once more.") in whole
+    cut = 0
+    while True:
+        cut += 1
+        died = Died(cut)
+        agent, journal = prepared(answers)
+        await seeded(agent)
+        await attempt(agent, journal, first=True, die=died)
+        if died.entries is None:
+            break
+        journal.entries = died.entries
+        assert heard(await attempt(agent, journal, first=False)) == whole, cut
+    assert cut > 20
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -324,6 +363,16 @@ async def test_a_call_whose_outcome_is_unknown_runs_again_only_if_it_may(idempot
 async def test_the_state_comes_back() -> None:
     agent, journal = Agent(model=ScriptedModel(say("ok"))), Journal()
     async with forked(agent, journal) as tape:
+        resume = replace(journal.resume, state={"looked": 3})
+        async for _event in await agent.run_on(tape, "Hello", run_id=RUN, resume=resume):
+            pass
+        assert tape.context.state == {"looked": 3}
+
+
+async def test_what_the_run_took_out_of_its_state_stays_out() -> None:
+    agent, journal = Agent(model=ScriptedModel(say("ok"))), Journal()
+    async with forked(agent, journal) as tape:
+        tape.context.state["coupon"] = "given at first"
         resume = replace(journal.resume, state={"looked": 3})
         async for _event in await agent.run_on(tape, "Hello", run_id=RUN, resume=resume):
             pass

@@ -449,6 +449,40 @@ async def test_a_sync_tool_runs_in_a_thread() -> None:
     assert await result_of(where) is False
 
 
+async def test_a_sync_tool_takes_no_thread_from_others() -> None:
+    """However many there are, in as many sessions: each answers only once all of them are under way."""
+    many = 60
+    under_way = threading.Barrier(many, timeout=10)
+
+    def meet() -> bool:
+        under_way.wait()
+        return True
+
+    agent = Agent(model=ScriptedModel(calls(*(call("meet") for _ in range(many))), say("ok")), tools=[meet])
+    await played(agent)
+    assert await results(agent) == [True] * many
+
+
+def test_nobody_waits_for_a_sync_tool_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither the run, after the deadline, nor the loop when it closes; and its late end disturbs nobody."""
+    let_go = threading.Event()
+    hanging: list[threading.Thread] = []
+
+    @tool(timeout_s=0.01)
+    def hang() -> None:
+        hanging.append(threading.current_thread())
+        let_go.wait(5)
+
+    result = asyncio.run(result_of(hang))
+    assert result["message"] == "TimeoutError: no result within 0.01 s"
+    (thread,) = hanging
+    assert thread.is_alive()
+    let_go.set()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert caplog.records == []
+
+
 async def test_a_sync_function_may_return_an_awaitable() -> None:
     async def later() -> str:
         return "later"

@@ -14,6 +14,7 @@ FLOORS = {
     "bub_redis.errors": 0,
     "bub_redis.settings": 1,
     "bub_redis.faults": 0,
+    "bub_redis.tasks": 0,
     "bub_redis.tape": 2,
     "bub_redis.storage": 3,
     "bub_redis.agent": 3,

@@ -155,6 +155,63 @@ async def test_a_merge_goes_on_where_it_stopped(tape: Tape, theirs: TheirStore) 
     assert texts(await tape.query().all()) == ["e0", "e1", "e2", "e3", "e4"]
 
 
+@dataclass
+class FullDisk:
+    """Makes one append to the main tape fail, the n-th from now on, and each to a sidecar."""
+
+    store: TheirStore
+    at: int
+
+    def __post_init__(self) -> None:
+        self._append, self._left = self.store.append, self.at
+        self.store.append = self.append  # type: ignore[method-assign]
+
+    def append(self, tape: str, entry: TapeEntry) -> None:
+        self._left -= tape == "t"
+        if tape != "t" or self._left == 0:
+            raise OSError("disk full")
+        self._append(tape, entry)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3], ids=["the message", "the event", "the receipt"])
+async def test_a_merge_that_goes_on_still_tells_of_the_sidecar_that_failed(
+    tape: Tape, theirs: TheirStore, at: int
+) -> None:
+    """Case 94: wherever it stopped, the block is that of a merge that did not stop."""
+    store = tape.store
+    assert isinstance(store, AdaptedStore)
+    async with store.session("t", "r", 1.0) as grant:
+        fork = await Fork.open(store, grant, sidecars=["t__sidecar__notes"])
+        await fork.append("t", say("a"))
+        await fork.append("t__sidecar__notes", say("note"))
+        FullDisk(theirs, at)
+        with pytest.raises(OSError, match="disk full"):
+            await fork.merge("completed")
+        receipt = await fork.merge("completed")
+    entries = await tape.query().all()
+    assert [entry.payload.get("name") for entry in entries] == [None, "sidecar.merge", "turn.receipt"]
+    assert (receipt.first, receipt.last, broken_receipts(entries)) == (1, 3, [])
+
+
+@pytest.mark.parametrize("at", [2, 3], ids=["the message", "the receipt"])
+async def test_a_merge_goes_on_also_where_it_has_reset_the_tape(tape: Tape, theirs: TheirStore, at: int) -> None:
+    """Case 94: the reset is its own, and no reason to refuse it."""
+    store = tape.store
+    assert isinstance(store, AdaptedStore)
+    await tape.append(say("old"))
+    async with store.session("t", "r", 1.0) as grant:
+        fork = await Fork.open(store, grant)
+        await fork.reset("t", [TapeEntry.anchor("session/start")])
+        await fork.append("t", say("new"))
+        FullDisk(theirs, at)
+        with pytest.raises(OSError, match="disk full"):
+            await fork.merge("completed")
+        await fork.merge("completed")
+    entries = await tape.query().all()
+    assert [entry.kind for entry in entries] == ["anchor", "message", "event"]
+    assert broken_receipts(entries) == []
+
+
 async def test_a_run_that_is_on_the_tape_is_not_merged_again_by_any_process(theirs: TheirStore) -> None:
     for _ in range(2):
         elsewhere = AdaptedStore(cast(TapeStore, theirs))  # as another process sees it

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,3 +65,34 @@ async def test_an_archive_whose_age_nobody_knows_is_kept(tmp_path: Path, content
 async def test_archives_of_one_moment_have_names_of_their_own(tmp_path: Path) -> None:
     paths = await asyncio.gather(*(archived(tmp_path, DAY) for _ in range(5)))
     assert len({path.read_bytes() for path in paths}) == len(set(paths)) == 5
+
+
+@pytest.mark.parametrize(("step", "times"), [("pathlib.Path.mkdir", 1), ("os.fsync", 2)])
+async def test_an_archive_that_is_cancelled_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, times: int
+) -> None:
+    """Before it has a file at all, or when it is whole and only its folder is not synced yet."""
+    loop, go_on = asyncio.get_running_loop(), threading.Event()
+    left = times
+
+    def cancel() -> None:
+        archiving.cancel()
+        loop.call_soon(go_on.set)
+
+    def cancelled_at(place: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            loop.call_soon_threadsafe(cancel)
+            go_on.wait(10)
+        return undisturbed(place, *args, **kwargs)
+
+    tape = Tape("t", InMemoryTapeStore())
+    await tape.append(say("x"))
+    undisturbed: Any = {"pathlib.Path.mkdir": Path.mkdir, "os.fsync": os.fsync}[step]
+    monkeypatch.setattr(step, cancelled_at)
+    archiving = asyncio.create_task(tape.archive(tmp_path))
+    with pytest.raises(asyncio.CancelledError):
+        await archiving
+    await loop.shutdown_default_executor()  # no thread does anything any more
+    assert os.listdir(tmp_path) == []

@@ -44,6 +44,12 @@ def test_a_line_is_an_entry_as_bub_writes_it(store: FileTapeStore) -> None:
     ]
 
 
+def test_a_tape_that_is_removed_while_tapes_are_listed_hides_no_other(store: FileTapeStore) -> None:
+    store.append("t", say("a"))
+    path(store, "gone").symlink_to("nowhere")  # as a file that was listed, and is not there any more
+    assert store.list_tapes() == ["t"]
+
+
 def test_tapes_of_older_bub_versions_are_read(store: FileTapeStore) -> None:
     """Bub 0.5 wrote `timestamp` at first; dates, metas and ids that are missing or odd spoil nothing else."""
     path(store).write_text(

@@ -1,0 +1,23 @@
+"""Work that must not stop half-way, whoever is cancelled meanwhile."""
+
+import asyncio
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+_Answer = TypeVar("_Answer")
+
+
+async def to_its_end(work: Coroutine[Any, Any, _Answer]) -> _Answer:
+    """Await `work`, to its end also where the caller is cancelled: that is raised once it has ended (case 171).
+
+    Raises what `work` raises.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
