@@ -111,14 +111,18 @@ class LeaseKeeper:
 
     async def _each_beat(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Renew at each beat, and as soon as a server answers again: others wait one beat before they take over."""
+        told = False
         while not self._ended.is_set():
             pause_s = self._settings.beat_s
             if time.monotonic() - self._answered_at < self._settings.loop_stall_s:
                 try:
                     await renew()
+                    told = False
                 except BubError as error:
                     # No answer is not a loss: only "not yours" stops a turn.
-                    log.warning("keeper.no_answer", reason=str(error), worker=self._worker)
+                    if not told:
+                        log.warning("keeper.no_answer", reason=str(error), worker=self._worker)
+                    told = True
                     pause_s = min(_ASK_AGAIN_S, pause_s)
             await asyncio.sleep(pause_s)
 

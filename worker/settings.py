@@ -17,8 +17,9 @@ from worker.telemetry import configure_logging
 
 log = structlog.get_logger(__name__)
 
-_LIMIT_MARGIN_S = 300.0
-"""arq's own timeout is never the one that ends a turn: the keeper's limit comes long before."""
+_JOB_TIMEOUT_S = 30 * 86_400.0
+"""Longer than any outage: a turn ends by the keeper's limit, and arq's timeout must not cut off one that waits for its
+server to be handed back, or it would be charged with a crash that was none."""
 
 
 def serialize(job: dict[str, Any]) -> bytes:
@@ -35,7 +36,7 @@ def arq_options(settings: Settings) -> dict[str, Any]:
         "max_tries": 1,
         "retry_jobs": False,
         "keep_result": 0,
-        "job_timeout": settings.turn_limit_s + _LIMIT_MARGIN_S,
+        "job_timeout": _JOB_TIMEOUT_S,
         "allow_abort_jobs": False,
         "log_results": False,
         "job_serializer": serialize,

@@ -75,10 +75,8 @@ class ScriptedModel(ChatModel):
     ) -> None:
         """Make a model that waits `delay_s` seconds between two pieces of an answer.
 
-        `max_retries` is how often Republic repeats a refused or failed request; it does so without a pause.
-
-        Raises:
-            TypeError: a function stands beside other replies.
+        `max_retries` is how often Republic repeats a refused or failed request; it does so without a pause. Raises
+        TypeError for a function that stands beside other replies.
         """
         self.requests = []
         self._delay_s = delay_s

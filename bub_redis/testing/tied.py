@@ -14,8 +14,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def tied_command(command: Sequence[str]) -> list[str]:
-    """`command`, its program a path, such that the kernel kills it when the *thread* that starts it ends; as it is
-    where there is no such kernel."""
+    """`command`, its program a path, such that the kernel kills it when the *thread* that starts it ends.
+
+    As it is where there is no such kernel.
+    """
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]

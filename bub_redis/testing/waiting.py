@@ -13,10 +13,8 @@ async def wait_until(
 ) -> None:
     """Return as soon as `predicate`, sync or async, gives something true; it is asked at least once.
 
-    `what` is the sentence a failing test shows: "the turn is finished". The predicate's own errors pass.
-
-    Raises:
-        AssertionError: it was not so within `timeout_s` seconds.
+    `what` is the sentence a failing test shows: "the turn is finished". Raises AssertionError if it was not so within
+    `timeout_s` seconds, and what the predicate raises.
     """
     limit = asyncio.timeout(timeout_s)
     try:

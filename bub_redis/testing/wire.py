@@ -28,8 +28,7 @@ def stream(answer: Answer, model: str, delay_s: float) -> httpx2.Response:
 async def document(answer: Answer, model: str) -> httpx2.Response:
     """The whole answer at once, as a request that does not stream gets it; pauses are kept.
 
-    Raises:
-        httpx2.RemoteProtocolError: the answer is cut.
+    Raises httpx2.RemoteProtocolError if the answer is cut.
     """
     for step in answer.steps:
         if isinstance(step, Pause):

@@ -88,7 +88,7 @@ class TurnClient:
 
         May be repeated with the same `turn_id`: the same turn. `options` go with every model call, `state` is what
         tools share, `metadata` is recorded on the tape. Raises InvalidInput for what is empty, too large or not JSON;
-        Conflict if the id is taken by a turn with other content.
+        Conflict if the id is taken by a turn with other content; QueueFull.
         """
         turn = self.turn(session, new_turn_id() if turn_id is None else check_turn_id(turn_id))
         await self.queue.enqueue(Request(turn, prompt, model, options or {}, state or {}, metadata or {}))
@@ -119,17 +119,19 @@ class TurnClient:
         """Empty the session's tape and sidecars, and begin it anew with `session/start`; turns that wait go on then.
 
         With `force` also while a turn is open: it is cancelled first, and what it would still merge is refused. Raises
-        SessionBusy that names the turn, TapeBlocked.
+        InvalidInput, SessionBusy that names the turn, Conflict if the tape changes too fast, TapeBlocked.
         """
         name = session_tape_name(session, self._workspace)
         if force and (head := await self.queue.head(name)):
             await self.queue.cancel(head)
-        await self.store.reset(name, handoff_entries(BOOTSTRAP_ANCHOR, {"owner": "human"}), force=force)
+        opening = handoff_entries(BOOTSTRAP_ANCHOR, {"owner": "human"})
+        await self.store.reset(name, opening, sidecars=await self.store.sidecars(name), force=force)
 
     async def delete(self, session: str) -> None:
         """Remove the session's tape and every key with its name, for good. May be repeated if it was cut short.
 
-        Raises SessionBusy while a turn of the session waits or is open: cancel it first.
+        The queue side forgets the ids of turns that never started by itself, within `turn_ttl_s`. Raises InvalidInput;
+        SessionBusy while a turn of the session waits or is open: cancel it first; Fenced, TapeBlocked.
         """
         name = session_tape_name(session, self._workspace)
 
@@ -161,7 +163,9 @@ class TurnClient:
         """What happens in the turn, live, up to its `finished` frame.
 
         Resumes behind the frame with id `after`: nothing is repeated, and what cannot be shown any more is a `gap`
-        frame. A `restarted` frame voids all drafts before it. Raises NotFound for an unknown turn.
+        frame. A `restarted` frame voids all drafts before it; what was kept of them comes again behind it. Raises
+        Outage, after which it may be followed again; NotFound for an unknown turn; InvalidInput for an `after` that is
+        none.
         """
         async for frame in Follower(self._hub, self.queue, self.store, turn).frames(after):
             yield frame
@@ -172,10 +176,13 @@ class TurnClient:
         *,
         timeout: timedelta | None = None,  # noqa: ASYNC109 - the name that every caller expects
     ) -> TurnResult:
-        """Wait for the end of the turn and return what it ended with.
+        """Wait for the end of the turn and return what it ended with; one that has ended is told at once.
 
-        Raises TimeoutError if it has not ended in time (it goes on), NotFound for an unknown turn.
+        Raises TimeoutError if it has not ended in time (it goes on), NotFound for an unknown turn, Outage.
         """
+        committed = await self.store.committed(turn.tape, turn.id)
+        if committed is not None:
+            return await read_result(self.store, turn, committed)
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
                 # The last frame is `finished`: following ends with nothing else.

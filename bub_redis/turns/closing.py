@@ -6,18 +6,30 @@ from bub_redis.turns.durable import TurnFork
 from bub_redis.turns.running import End
 
 
-def closing_end(started: Started, max_crashes: int) -> End:
-    """How the turn of a closing attempt ends: it was cancelled, or took its worker down too often. It runs nothing."""
-    if started.closing == "cancelled":
-        return End("cancelled")
-    return End(
-        "failed", f"the turn took its worker down {max_crashes} times; see `bub-redis queue dead`", kind="crashed"
-    )
+def closing_end(started: Started, max_crashes: int, *, has_journal: bool) -> End:
+    """How the turn of a closing attempt ends: it was cancelled, or took its worker down too often. It runs nothing.
+
+    Without a journal that can be read, the end says so: what the turn did is not on the tape then.
+    """
+    crashed = f"the turn took its worker down {max_crashes} times; see `bub-redis queue dead`"
+    unread = "what it did is lost: its journal cannot be read"
+    match started.closing, has_journal:
+        case "cancelled", True:
+            return End("cancelled")
+        case "cancelled", False:
+            return End("cancelled", unread, kind="journal")
+        case _, True:
+            return End("failed", crashed, kind="crashed")
+        case _:
+            return End("failed", f"{crashed}; {unread}", kind="crashed")
 
 
 async def complete_block(fork: TurnFork, started: Started, end: End) -> None:
-    """Have the block of a failed turn tell what was asked and why it failed, where the agent did not (case 128)."""
-    if end.status != "failed" or end.error is None:
+    """Have the block of a turn that ended with an error tell what was asked, and the error (case 128).
+
+    Only what the agent did not record itself.
+    """
+    if end.error is None:
         return
     meta = {"run_id": started.request.turn.id}
     tape = started.request.turn.tape

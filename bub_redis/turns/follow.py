@@ -1,10 +1,12 @@
 """Following one turn: its frame stream while there is one, then the turn itself, then the tape."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 from bub_redis.errors import InvalidInput, NotFound
 from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.reader import stream_order
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.turns.frames import Frame, placed
 from bub_redis.turns.hub import FrameHub
@@ -42,24 +44,28 @@ class Follower:
                     yield frame
                     if frame.type == "finished":
                         return
-                read = [Frame.decode(*raw) for raw in await subscription.read(SILENCE_S)]
-                arrived = [shown for frame in filter(None, read) for shown in self._shown(frame)] or await self._look()
+                read = await subscription.read(SILENCE_S)
+                arrived = [shown for raw in read for shown in self._shown(*raw)] or await self._look()
 
     async def _resume(self, after: str) -> list[Frame]:
         if not _FRAME_ID.fullmatch(after):
             raise InvalidInput(f"a frame's id is <ms>-<number>, not {after[:40]!r}")
         with self._store.server.outages():
-            found = await self._store.server.commands.xrange(self._key, min=after, max=after)
+            found = await self._store.server.reply("XRANGE", self._key, after, after)
         seen = Frame.decode(*found[0]) if found else None
         self._seen = seen or Frame(after, "gap", {})
         return [] if seen else [self._seen]
 
-    def _shown(self, frame: Frame) -> list[Frame]:
-        """`frame`, behind a gap if some were lost before it; nothing if a later attempt was seen already."""
-        seen, self._seen = self._seen, frame
-        if frame.attempt < seen.attempt:
-            self._seen = Frame(frame.id, seen.type, seen.data, seen.attempt, seen.number)
+    def _shown(self, stream_id: bytes, flat: Sequence[bytes]) -> list[Frame]:
+        """The frame that stands there, behind a gap if some were lost before it.
+
+        Nothing if a later attempt was seen already, or if it is no frame of ours: then only the place moves on.
+        """
+        seen, frame = self._seen, Frame.decode(stream_id, flat)
+        if frame is None or frame.attempt < seen.attempt:
+            self._seen = replace(seen, id=stream_id.decode())
             return []
+        self._seen = frame
         expected = seen.number + 1 if frame.attempt == seen.attempt else 1
         unbroken = frame.number == expected or seen.type == "gap"
         return [frame] if unbroken else [Frame(seen.id, "gap", {}, seen.attempt, seen.number), frame]
@@ -82,14 +88,14 @@ class Follower:
     async def _end(self, status: str | None) -> list[Frame]:
         """The end of a turn that the queue side knows as ended, or does not know any more, from the tape."""
         with self._store.server.outages():
-            waiting = await self._store.server.commands.xrange(self._key, min=f"({self._seen.id}", count=1)
-        if waiting:
+            newest = await self._store.server.reply("XREVRANGE", self._key, "+", "-", "COUNT", 1)
+        if newest and stream_order(newest[0][0].decode()) > stream_order(self._seen.id):
             return []
         committed = await self._store.committed(self._turn.tape, self._turn.id)
         receipt = None if committed is None else await read_receipt(self._store, self._turn, committed)
         if receipt is not None:
             data = {"turn": self._turn.id, "status": receipt.status, "error": receipt.error, "entries": receipt.entries}
-            gap = [] if self._seen.id == _START else [self._made("gap", {})]
+            gap = [self._made("gap", {})] if self._seen.type else []
             return [*gap, self._made("finished", data | placed(receipt.id, receipt.entries, receipt.answer))]
         if committed is None and status is None:
             raise NotFound(f"session {self._turn.session!r} has no turn {self._turn.id!r}")

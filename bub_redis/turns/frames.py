@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -42,14 +42,18 @@ class Frame:
     number: int = 0
 
     @classmethod
-    def decode(cls, stream_id: bytes, fields: Mapping[bytes, bytes]) -> "Frame | None":
+    def decode(cls, stream_id: bytes, flat: Sequence[bytes]) -> "Frame | None":
         """A frame as a stream holds it, that of a merge with its receipt; None for what was written by hand."""
-        if not fields.keys() >= {b"type", b"attempt", b"n", b"data"}:
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+        try:
+            data = json.loads(fields[b"data"])
+            if not isinstance(data, dict):
+                return None
+            if b"receipt" in fields:
+                data |= placed(fields[b"receipt"].decode(), data["entries"], data["answer"])
+            return cls(stream_id.decode(), fields[b"type"].decode(), data, int(fields[b"attempt"]), int(fields[b"n"]))
+        except (KeyError, TypeError, ValueError, RecursionError):
             return None
-        data = json.loads(fields[b"data"])
-        if b"receipt" in fields:
-            data |= placed(fields[b"receipt"].decode(), data["entries"], data["answer"])
-        return cls(stream_id.decode(), fields[b"type"].decode(), data, int(fields[b"attempt"]), int(fields[b"n"]))
 
 
 def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape.names import encode_name
+from bub_redis.turns.attempt import BLOCKED
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn
 
-_FIELDS = "session tape id status attempt crashes handbacks worker started_ms reason cancel body prompt overdue".split()
+_FIELDS = "session tape id status attempt crashes worker started_ms reason kind cancel body prompt overdue".split()
 _READ_AT_ONCE = 200
 
 
@@ -37,14 +38,15 @@ class OpenTurn:
     overdue: bool
     """Whether its worker has not renewed the lease: it will run elsewhere."""
     handed_back: str | None
-    """Why its last attempt was given up, uncharged; None if none was."""
+    """Why its last attempt was given up, uncharged; None if none was, or the next one has started."""
     prompt: str
+    handed_back_kind: str = ""
+    """The kind of the error for which it was given up; empty without one."""
 
     @property
     def blocked(self) -> bool:
         """Whether its tape refuses every write."""
-        # The reason is the text of a TapeBlocked, which names that command.
-        return self.status == "queued" and "tape repair" in (self.handed_back or "")
+        return self.status == "queued" and self.handed_back_kind == BLOCKED
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ class QueueCounts:
     waiting: int
     """Turns at the head of their session that wait for a worker, or for their pause to end."""
     dead: int
+    """Turns that took their worker down too often, and are still kept."""
 
     @property
     def behind(self) -> int:
@@ -78,17 +81,20 @@ class QueueOverview:
     """Reads what a queue's scripts keep. Every method may raise Outage; nothing is ever changed."""
 
     def __init__(self, queue: TurnQueue) -> None:
+        self._queue = queue
         self._server = queue.server
         self._keys = QueueKeys(queue.namespace)
 
     async def counts(self) -> QueueCounts:
         """How many turns there are of each kind."""
         of = self._keys
+        dead_since_ms = await self._queue.dead_since_ms()
         with self._server.outages():
             async with self._server.commands.pipeline(transaction=True) as pipe:
                 pipe.get(of.open_turns)
-                for key in (of.leases, of.waiting, of.dead):
-                    pipe.zcard(key)
+                pipe.zcard(of.leases)
+                pipe.zcard(of.waiting)
+                pipe.zcount(of.dead, dead_since_ms, "+inf")
                 total, running, waiting, dead = await pipe.execute()
         return QueueCounts(max(0, int(total or 0)), running, waiting, dead)
 
@@ -182,4 +188,5 @@ def _open_turn(place: int, fields: Mapping[str, bytes | None], due_ms: float | N
         overdue=fields["overdue"] is not None,
         handed_back=text("reason") or None,
         prompt=json.loads(text("prompt")),
+        handed_back_kind=text("kind"),
     )

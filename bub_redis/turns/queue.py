@@ -169,12 +169,12 @@ class TurnQueue:
     async def wait_for_work(self) -> None:
         """Return when there may be work, or after BLOCK_S without."""
         with self.server.outages():
-            await self.server.blocking.execute_command("BLPOP", self._keys.wake, BLOCK_S)
+            await self.server.blocking_reply("BLPOP", self._keys.wake, BLOCK_S)
 
     async def wait_for_control(self, worker: str) -> None:
         """Return when a turn of this worker may have been cancelled or steered, or after BLOCK_S without."""
         with self.server.outages():
-            await self.server.blocking.execute_command("BLPOP", self._keys.control_prefix + worker, BLOCK_S)
+            await self.server.blocking_reply("BLPOP", self._keys.control_prefix + worker, BLOCK_S)
 
     async def start(self, attempt: Attempt, *, take_suspects: bool = True) -> Started | None:
         """Make the attempt the running one; None if it is not the current one any more.
@@ -239,12 +239,16 @@ class TurnQueue:
             ],
         )
 
-    async def hand_back(self, attempt: Attempt, *, pause_s: float, reason: str) -> bool:
-        """Give the attempt up, uncharged; the next may run after the pause. False if it was not ours any more."""
+    async def hand_back(self, attempt: Attempt, *, pause_s: float, reason: str, kind: str = "") -> bool:
+        """Give the attempt up, uncharged; the next may run after the pause. False if it was not ours any more.
+
+        `reason` is for people, `kind` for programs: of the error that led to it, empty without one. Both are kept until
+        the next start.
+        """
         (verdict,) = await self._run(
             _HAND_BACK,
             [self._keys.turn(attempt.full_id)],
-            [attempt.full_id, attempt.number, attempt.worker, int(pause_s * 1000), reason],
+            [attempt.full_id, attempt.number, attempt.worker, int(pause_s * 1000), reason, kind],
         )
         return bool(verdict == b"HANDED_BACK")
 
@@ -267,10 +271,19 @@ class TurnQueue:
             return None
         return Standing(status.decode(), place, int(attempt), worker and worker.decode())
 
-    async def dead(self, most: int) -> list[DeadTurn]:
-        """Turns that ended as poison, newest first."""
+    async def dead_since_ms(self) -> int:
+        """From when on dead turns are kept, by the server's clock, which also says when they died."""
         with self.server.outages():
-            found = await self.server.commands.zrevrange(self._keys.dead, 0, most - 1, withscores=True)
+            seconds, microseconds = await self.server.commands.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000 - _DEAD_TTL_MS
+
+    async def dead(self, most: int) -> list[DeadTurn]:
+        """Turns that ended as poison and are still kept, newest first."""
+        since_ms = await self.dead_since_ms()
+        with self.server.outages():
+            found = await self.server.commands.zrevrangebyscore(
+                self._keys.dead, "+inf", since_ms, start=0, num=most, withscores=True
+            )
             async with self.server.commands.pipeline(transaction=False) as pipe:
                 for full_id, _ in found:
                     pipe.hmget(self._keys.turn(full_id.decode()), list(Request.FIELDS))

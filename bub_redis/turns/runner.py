@@ -17,15 +17,15 @@ import structlog
 from bub_redis import faults
 from bub_redis.agent import Agent
 from bub_redis.agent.resume import Resume
-from bub_redis.errors import BubError, Fenced, Outage
+from bub_redis.errors import BubError, ConfigError, Fenced, Outage, TapeBlocked
 from bub_redis.settings import Settings
 from bub_redis.storage.journal import Journal
 from bub_redis.storage.lock import Committed
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.sidecar import sidecar_tape_name
-from bub_redis.tape.store import Grant
+from bub_redis.tape.store import Grant, Head
 from bub_redis.tape.tape import Tape
-from bub_redis.turns.attempt import Attempt, Beat, Started
+from bub_redis.turns.attempt import BLOCKED, Attempt, Beat, Started
 from bub_redis.turns.closing import closing_end, complete_block
 from bub_redis.turns.durable import TurnFork
 from bub_redis.turns.frames import FrameWriter, opening_frame
@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 _SHOWN = frozenset({"step", "text", "reasoning", "tool_call", "tool_result", "usage", "handoff", "steered"})
 _LONGEST_PAUSE_S = 30.0
+_UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
+"""What comes of a journal whose records have our form and nobody's sense."""
 
 
 class TurnRunner:
@@ -78,13 +80,13 @@ class TurnRunner:
             ):
                 try:
                     await self._run_started(started, running, asked_at)
-                except Fenced:
-                    log.warning("turn.fenced")
+                except Fenced as lost:
+                    # Whoever was granted the session may be done with it; if not, the next attempt has its pause.
+                    await self._hand_back(started, running, str(lost), pause_s=0.0, kind=lost.kind)
                 except BubError as error:
                     # An outage, a foreign lock, a tape that is blocked or was reset: not the turn's fault.
-                    await self._release(running)
                     pause_s = min(2.0**started.handbacks, _LONGEST_PAUSE_S)
-                    await self._hand_back(started, str(error), pause_s=pause_s)
+                    await self._hand_back(started, running, str(error), pause_s=pause_s, kind=_kind(error))
                 finally:
                     self._suspects -= started.suspect
 
@@ -115,7 +117,7 @@ class TurnRunner:
         if time.monotonic() - asked_at > self._settings.beat_s:
             (beat,) = await self._queue.beat([attempt], attempt.worker)
             if beat is Beat.LOST:
-                await self._store.lock.release(granted, still_open=True)
+                await self._release(running)
                 return
         await self._run_granted(started, running, granted)
 
@@ -125,10 +127,9 @@ class TurnRunner:
         if head is None or not head.anchor:
             await tape.ensure_bootstrap_anchor()
             head = None
-        sidecars = [sidecar_tape_name(tape.name, sidecar.name) for sidecar in tape.sidecars]
-        fork = await TurnFork.open(self._store, grant, head=head, sidecars=sidecars)
+        fork, found = await self._replayed(started, tape, grant, head)
+        progress = found or Progress()
         fork.stopped = running.is_stopped
-        progress = Progress.of(await fork.replay(Journal(self._store.server, self._store.namespace, grant)))
         resume = progress.resume if fork.entries else None
         if resume is None:
             await fork.tell_lost_tail(*started.last_receipt)
@@ -140,7 +141,7 @@ class TurnRunner:
         ended: End | Stop
         try:
             if started.closing:
-                ended = closing_end(started, self._settings.max_crashes)
+                ended = closing_end(started, self._settings.max_crashes, has_journal=found is not None)
             else:
                 work = self._work(started, replace(tape, store=fork), fork, frames, inbox, resume)
                 failure = await running.work(work)
@@ -151,11 +152,35 @@ class TurnRunner:
             case End():
                 await self._merge(started, fork, frames, replace(ended, steers=inbox.used))
             case Stop.LOST:
-                log.warning("turn.lost")
-                await self._store.lock.release(grant, still_open=True)
+                # Lost to another attempt, nothing is handed back; but it may be the session alone, to a library fork.
+                await self._hand_back(started, running, "the session was lost while the turn ran", pause_s=0.0)
             case Stop.DRAIN:
-                await self._store.lock.release(grant, still_open=True)
-                await self._hand_back(started, "the worker was told to stop", pause_s=0.0)
+                await self._hand_back(started, running, "the worker was told to stop", pause_s=0.0)
+
+    async def _replayed(
+        self, started: Started, tape: Tape, grant: Grant, head: Head | None
+    ) -> tuple[TurnFork, Progress | None]:
+        """A fork that holds what earlier attempts did, and what they noted.
+
+        A bare one and None if a closing attempt cannot read the journal: the turn must end all the same.
+        """
+        sidecars = [sidecar_tape_name(tape.name, sidecar.name) for sidecar in tape.sidecars]
+
+        async def bare() -> TurnFork:
+            return await TurnFork.open(self._store, grant, head=head, sidecars=sidecars)
+
+        fork = await bare()
+        try:
+            return fork, Progress.of(await fork.replay(Journal(self._store.server, self._store.namespace, grant)))
+        except ConfigError:
+            # Of the server, and no word about the journal.
+            raise
+        except _UNREADABLE as error:
+            if not started.closing:
+                # Charged, so that in the end a closing attempt comes.
+                raise RuntimeError("the journal of the turn cannot be read") from error
+            log.exception("turn.journal_lost")
+            return await bare(), None
 
     async def _work(
         self,
@@ -233,15 +258,23 @@ class TurnRunner:
         faults.point("after-finish")
         log.info("turn.finished", status=committed.status, receipt=committed.receipt_id)
 
-    async def _hand_back(self, started: Started, reason: str, pause_s: float) -> None:
-        log.warning("turn.handed_back", reason=reason, pause_s=pause_s)
-        await self._until_answered(lambda: self._queue.hand_back(started.attempt, pause_s=pause_s, reason=reason))
+    async def _hand_back(
+        self, started: Started, running: RunningTurn, reason: str, *, pause_s: float, kind: str = ""
+    ) -> None:
+        """Give the session back, then the turn, uncharged; only the session where another attempt has the turn."""
+        await self._release(running)
+        handed_back = await self._until_answered(
+            lambda: self._queue.hand_back(started.attempt, pause_s=pause_s, reason=reason, kind=kind)
+        )
+        log.warning("turn.handed_back" if handed_back else "turn.lost", reason=reason, pause_s=pause_s)
 
     async def _release(self, running: RunningTurn) -> None:
-        if running.grant is not None:
+        # Forgotten first: the keeper would take the session again at its next beat.
+        grant, running.grant = running.grant, None
+        if grant is not None:
             # What cannot be released now gives way to the next attempt, whose dispatch number is higher.
             with suppress(Outage):
-                await self._store.lock.release(running.grant, still_open=True)
+                await self._store.lock.release(grant, still_open=True)
 
     async def _until_answered(self, operation: Callable[[], Awaitable[T]]) -> T:
         """Repeat through an outage of any length: giving up would charge the turn with a crash that was none."""
@@ -253,6 +286,10 @@ class TurnRunner:
                 log.warning("turn.waits_for_server", reason=str(outage), pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+
+
+def _kind(error: BubError) -> str:
+    return BLOCKED if isinstance(error, TapeBlocked) else error.kind
 
 
 def _state(started: Started) -> dict[str, object]:

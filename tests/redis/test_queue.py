@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -12,7 +13,8 @@ from bub_redis.storage import RedisServer
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.testing import wait_until
 from bub_redis.turns import Turn
-from bub_redis.turns.attempt import Attempt, Beat, Started
+from bub_redis.turns.attempt import BLOCKED, Attempt, Beat, Started
+from bub_redis.turns.overview import QueueOverview
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Request
 
@@ -100,6 +102,30 @@ async def test_a_hand_back_is_uncharged_and_pauses(queue: TurnQueue, settings: S
         return bool(await queue.claim(1))
 
     await wait_until(due, "the pause to end")
+
+
+async def test_a_tape_is_blocked_by_the_kind_of_the_error_and_not_by_its_words(queue: TurnQueue) -> None:
+    overview = QueueOverview(queue)
+    await queue.enqueue(request())
+    told = []
+    for reason, kind in [("a tool named `bub-redis tape repair`", "temporary"), ("the tape refuses", BLOCKED)]:
+        attempt = await claimed(queue)
+        await queue.start(attempt)
+        await queue.hand_back(attempt, pause_s=0, reason=reason, kind=kind)
+        (turn,) = await overview.turns_of("s")
+        told.append((turn.handed_back, turn.blocked))
+    assert told == [("a tool named `bub-redis tape repair`", False), ("the tape refuses", True)]
+
+
+async def test_the_reason_of_a_hand_back_is_gone_once_the_next_attempt_starts(queue: TurnQueue) -> None:
+    """What was in the way is not any more; a worker that dies then hands nothing back."""
+    await queue.enqueue(request())
+    attempt = await claimed(queue)
+    await queue.start(attempt)
+    await queue.hand_back(attempt, pause_s=0, reason="the tape refuses", kind=BLOCKED)
+    assert await crash(queue)
+    (turn,) = await QueueOverview(queue).turns_of("s")
+    assert (turn.status, turn.handed_back, turn.blocked) == ("queued", None, False)
 
 
 async def test_a_hand_back_may_be_repeated(queue: TurnQueue) -> None:
@@ -292,6 +318,20 @@ async def test_a_worker_takes_one_suspect_at_a_time(queue: TurnQueue) -> None:
         return bool(jobs) and await queue.start(Attempt.of_job(jobs[0], queue.namespace, "other")) is not None
 
     await wait_until(due, "another worker to take it")
+
+
+async def test_a_dead_turn_counts_as_long_as_it_is_kept(queue: TurnQueue, settings: Settings) -> None:
+    """By the server's clock, and whether or not another turn has died since."""
+    overview = QueueOverview(queue)
+    await queue.enqueue(dying := request())
+    for _ in range(settings.max_crashes + 1):
+        await crash(queue)
+    await queue.finish(dying.turn, receipt_id="1-1", digest="d", status="failed", result=b"{}", steers=0)
+    assert ((await overview.counts()).dead, [one.request.turn for one in await queue.dead(10)]) == (1, [dying.turn])
+    died_ms = (await queue.dead(10))[0].died_ms
+    week_ms = int(timedelta(days=7).total_seconds() * 1000)
+    await queue.server.commands.zadd(QueueKeys(settings.namespace).dead, {dying.turn.full_id: died_ms - week_ms})
+    assert ((await overview.counts()).dead, await queue.dead(10)) == (0, [])
 
 
 # Steering

@@ -14,6 +14,7 @@ from bub_redis.turns import TurnClient
 from tests.redis.audit import committed_turns
 from tests.redis.frames import shown
 from tests.redis.workers import kill, start_worker, worker_processes
+from worker.settings import arq_options
 
 AGENT = "tests.redis.agents:agent"
 SOON = timedelta(seconds=20)
@@ -88,6 +89,11 @@ async def test_a_turn_outlives_a_killed_server(own_server: EmbeddedServer) -> No
                 own_server.restart()
                 assert (await client.result(turn, timeout=SOON)).status == "completed"
                 assert await committed_turns(client.store, "s", {"m1": prompt}) == ["m1"]
+
+
+def test_arq_cuts_off_no_turn_that_waits_for_its_server(settings: Settings) -> None:
+    """Over its limit and an outage of a week, say: it is handed back uncharged when the server answers."""
+    assert arq_options(settings)["job_timeout"] > settings.turn_limit_s + timedelta(days=7).total_seconds()
 
 
 def test_a_worker_that_cannot_start_says_why(settings: Settings) -> None:

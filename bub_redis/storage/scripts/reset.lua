@@ -1,12 +1,12 @@
 -- Empty a tape and the tapes of its sidecars, and begin them anew, in one step.
--- KEYS: state, fence, lock, then tape, anchors and latest of the tape and of each sidecar
+-- KEYS: state, fence, lock, journal of the open turn, then tape, anchors and latest of the tape and of each sidecar
 -- ARGV: 1 fence of our grant, or '' to take the session from whoever holds it, 2 the reset's own id,
---       3 digest of the last receipt that the opening names, then the tapes
--- Returns: 'OK', also for a repeat of a reset that was made; 'MOVED' if another receipt was given since; 'UNFIT', the name
+--       3 digest of the last receipt that the opening names, 4 the open turn ('' without one), then the tapes
+-- Returns: 'OK', also for a repeat of a reset that was made; 'MOVED' if another receipt was given or turn opened since; 'UNFIT', the name
 --          of a sidecar that cannot be reset, and a code; or 'REFUSED' and a code. Only where it says 'OK' anything was written
 -- Cost: O(entries of the blocks, and of what is kept)
 -- include block
-local known = read('HMGET', KEYS[1], 'reset', 'digest')
+local known = read('HMGET', KEYS[1], 'reset', 'digest', 'open')
 local fence = read('GET', KEYS[2])
 if not known or fence == nil or read('GET', KEYS[3]) == nil then
   return {'REFUSED', 'WRONGTYPE'}
@@ -17,10 +17,10 @@ end
 if ARGV[1] ~= '' and fence ~= ARGV[1] then
   return {'REFUSED', 'FENCED'}
 end
-if (known[2] or '') ~= ARGV[3] then
+if (known[2] or '') ~= ARGV[3] or (ARGV[1] == '' and (known[3] or '') ~= ARGV[4]) then
   return {'MOVED'}
 end
-local tapes, refusal = take_tapes(4, 4, KEYS[1])
+local tapes, refusal = take_tapes(5, 5, KEYS[1])
 if not tapes then
   return refusal
 end
@@ -33,5 +33,7 @@ if ARGV[1] == '' then
   redis.call('SET', KEYS[2], text(token) .. ':' .. ARGV[2])
   redis.call('DEL', KEYS[3])
   redis.call('HDEL', KEYS[1], 'open', 'opener')
+  -- Of the generation that ended, and nobody else would know of it any more.
+  redis.call('DEL', KEYS[4])
 end
 return {'OK'}

@@ -27,6 +27,7 @@ end
 if not running_here then
   redis.call('HSET', KEYS[8], 'status', 'running', 'worker', ARGV[10], 'started_ms', text(now_ms()),
     'charged', closing == '' and 1 or 0)
+  redis.call('HDEL', KEYS[8], 'reason', 'kind')
   if closing == '' then
     redis.call('HINCRBY', KEYS[8], 'crashes', 1)
   end
