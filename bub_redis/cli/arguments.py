@@ -38,6 +38,8 @@ def text_or_stdin(text: str) -> str:
     """`text`, or all of stdin for `-`. Raises InvalidInput if that is not UTF-8."""
     if text != "-":
         return text
+    if sys.stdin is None:
+        raise InvalidInput("there is no stdin to read `-` from: it is closed")
     try:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError:

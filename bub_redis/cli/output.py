@@ -13,7 +13,11 @@ from bub_redis.tape.entry import encode_json
 _HARMLESS = "\n\t"
 _REPLACED = {
     code: "\ufffd"
-    for span in (range(0x20), range(0x7F, 0xA0), range(0xD800, 0xE000))
+    # Marks of direction too: a line of a tape would be read in another order than it has.
+    for span in (
+        *(range(0x20), range(0x7F, 0xA0), range(0x61C, 0x61D), range(0x200E, 0x2010), range(0x202A, 0x202F)),
+        *(range(0x2066, 0x206A), range(0xD800, 0xE000)),
+    )
     for code in span
     if chr(code) not in _HARMLESS
 }
@@ -52,7 +56,10 @@ class Terminal(Console):
 
 
 def printable(text: str) -> str:
-    """`text` without what could drive a terminal: control characters other than newline and tab, lone surrogates."""
+    """`text` without what could drive a terminal or change the order in which a line is read.
+
+    Control characters other than newline and tab, marks of direction, lone surrogates.
+    """
     return text.translate(_REPLACED)
 
 

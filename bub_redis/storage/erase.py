@@ -1,7 +1,7 @@
 """Reset and delete: the only two ways in which entries leave a tape, both under the session's lock and fence."""
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bub_redis.errors import Conflict
@@ -12,6 +12,7 @@ from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock
 from bub_redis.storage.reader import Reader
 from bub_redis.storage.refusal import is_unfit, refused
+from bub_redis.storage.scanning import fields_of, keys_like
 from bub_redis.storage.script import Script
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import TapeEntry
@@ -21,7 +22,6 @@ from bub_redis.tape.store import Delta, Grant, Head, reopened
 
 _RESET = Script(__package__, "reset")
 _DELETE = Script(__package__, "delete")
-_TURNS_PAGE = 500
 _FORCED_TRIES = 10
 
 Hook = Callable[[], Awaitable[None]]
@@ -90,17 +90,19 @@ class Eraser:
         if seen is not None and (seen.generation, seen.digest) != (head.generation, head.digest):
             # Of what is kept, nothing may be a receipt: its numbers would be those of the old generation.
             raise Conflict(f"tape {reset.tape!r} was reset, or a turn was merged, meanwhile; nothing was written")
+        keys = TapeKeys(self._namespace, reset.tape)
+        with self._server.outages():
+            opened = (await self._server.reply("HGET", keys.state, "open") or b"").decode()
         owner = head if owner_tape(reset.tape) == reset.tape else await self._reader.head(owner_tape(reset.tape))
         block = Block.of([*reset.opening, *reopened(head), *reset_events(reset.sidecars, unfit)])
-        args: list[Argument] = [fence, reset.id, owner.digest]
+        args: list[Argument] = [fence, reset.id, owner.digest, opened]
         args += self._emptied(Delta(reset.tape, head, block, len(block)), seen)
         for name in sidecars:
             args += self._emptied(Delta(name, await self._reader.head(name), Block(), 0), None)
-        keys = TapeKeys(self._namespace, reset.tape)
         written = tape_keys(self._namespace, [reset.tape, *sidecars])
         with self._server.outages():
             reply: list[bytes] = await _RESET.run_in_transaction(
-                self._server, [keys.state, keys.fence, keys.lock, *written], args
+                self._server, [keys.state, keys.fence, keys.lock, keys.journal(opened), *written], args
             )
         return reply
 
@@ -108,6 +110,15 @@ class Eraser:
         """One tape of a reset: up to `seen`, or all there is when the script runs."""
         name, generation, opening, _, *block = tape_args(self._namespace, delta)
         return [name, generation, opening, "" if seen is None else seen.last_id, *block]
+
+    async def sidecars(self, tape: str) -> list[str]:
+        """The names of the tapes of its sidecars, sorted. Raises Outage."""
+        return _sidecars(tape, await self._fields(tape))
+
+    async def _fields(self, tape: str) -> list[str]:
+        with self._server.outages():
+            fields = await self._server.reply("HKEYS", TapeKeys(self._namespace, tape).state)
+        return [field.decode(errors="replace") for field in fields]
 
     async def delete(self, tape: str, *, wait_s: float, guard: Hook | None, forget: Hook | None) -> None:
         """Remove every key with the tape's name; the lock goes last. May be repeated. See `RedisTapeStore.delete`."""
@@ -126,36 +137,35 @@ class Eraser:
         """All turns and runs of which keys may be left, in pages."""
         keys = TapeKeys(self._namespace, tape)
         with self._server.outages():
-            parked = await self._server.commands.zrange(keys.parked_turns, 0, -1)
-        yield [turn.decode() for turn in parked]
-        cursor = 0
-        while True:
-            with self._server.outages():
-                cursor, page = await self._server.commands.hscan(keys.turns, cursor, count=_TURNS_PAGE)
-            yield [turn.decode() for turn in page]
-            if cursor == 0:
-                return
+            parked = await self._server.reply("ZRANGE", keys.parked_turns, 0, -1)
+            opened = await self._server.reply("HGET", keys.state, "open")
+        yield [turn.decode() for turn in (*parked, *filter(None, [opened]))]
+        async for page in fields_of(self._server, keys.turns):
+            yield [turn.decode() for turn, _ in page]
 
     async def _unlink_turns(self, tape: str, turns: Sequence[str]) -> None:
         keys = TapeKeys(self._namespace, tape)
         gone = [key for turn in turns for key in (keys.frames(turn), keys.journal(turn), keys.parked(turn))]
         if gone:
             with self._server.outages():
-                await self._server.commands.unlink(*gone)
+                await self._server.reply("UNLINK", *gone)
 
     async def _remove(self, tape: str, grant: Grant) -> None:
         keys = TapeKeys(self._namespace, tape)
-        with self._server.outages():
-            fields = await self._server.commands.execute_command("HKEYS", keys.state)
-        sidecars = sorted({field.decode().partition("/")[0] for field in fields if b"/" in field})
-        tapes = [tape, *(f"{tape}{SIDECAR_MARKER}{name}" for name in sidecars)]
+        fields = await self._fields(tape)
+        tapes = [tape, *_sidecars(tape, fields)]
         damaged = [TapeKeys(self._namespace, name).damaged for name in tapes]
-        if any(field.rpartition(b"/")[2] == b"repair" for field in fields):
+        if any(field.rpartition("/")[2] == "repair" for field in fields):
             # No key holds their names, which tell when they were set aside.
-            with self._server.outages():
-                damaged += [key.decode() async for key in self._server.commands.scan_iter(keys.set_aside_pattern)]
+            damaged += await keys_like(self._server, keys.set_aside_pattern, beside=keys.state)
         gone = [*tape_keys(self._namespace, tapes), *damaged, keys.state, keys.turns, *keys.batches, keys.parked_turns]
         with self._server.outages():
             verdict, *rest = await _DELETE.run(self._server, [keys.fence, *gone], [grant.fence])
         if verdict != b"OK":
             raise refused(tape, rest[0].decode())
+
+
+def _sidecars(tape: str, fields: Iterable[str]) -> list[str]:
+    """The tapes that the fields of `state` tell of beside the tape's own."""
+    names = {field.partition("/")[0] for field in fields if "/" in field}
+    return [f"{tape}{SIDECAR_MARKER}{name}" for name in sorted(names)]

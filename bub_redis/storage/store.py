@@ -20,6 +20,7 @@ from bub_redis.storage.lock import Committed, SessionLock
 from bub_redis.storage.parking import Parked, Parking
 from bub_redis.storage.reader import Reader, entry_number, stored_receipt
 from bub_redis.storage.repair import REPAIR_EVENT, Repairer
+from bub_redis.storage.scanning import fields_of
 from bub_redis.storage.script import Replicas
 from bub_redis.storage.survey import Repair
 from bub_redis.tape.block import Block
@@ -71,8 +72,10 @@ class RedisTapeStore:
 
     async def aclose(self) -> None:
         """Close all connections; may be repeated. Later use raises StoreClosed."""
-        await self.settle()
-        await self.server.aclose()
+        try:
+            await self.settle()
+        finally:
+            await self.server.aclose()
 
     async def settle(self) -> None:
         """Wait for what is noted beside appends and merges in the background; raises nothing."""
@@ -175,7 +178,11 @@ class RedisTapeStore:
         except Fenced:
             await self._parking.park(commit)
             raise
-        return await self.receipt(tape, placed) if isinstance(placed, Committed) else placed
+        if isinstance(placed, Committed):
+            # On another connection than the one that wrote it: that one's WAIT did not count for it.
+            await self.confirm(tape, commit.grant.holder, placed)
+            return await self.receipt(tape, placed)
+        return placed
 
     async def append_fenced(self, grant: Grant, tape: str, head: Head, entries: Sequence[TapeEntry]) -> Head:
         """Append to a sidecar of the granted session at once, whole, once; where it stands then.
@@ -208,6 +215,10 @@ class RedisTapeStore:
         await self._known.note(tape)
         await self._eraser.reset(tape, opening, seen=seen, sidecars=sidecars, force=force, wait_s=wait_s)
 
+    async def sidecars(self, tape: str) -> list[str]:
+        """The names of the tapes that the tape's sidecars have, sorted. Raises Outage."""
+        return await self._eraser.sidecars(check_tape_name(tape))
+
     async def delete(
         self, tape: str, *, wait_s: float = 0.0, guard: Hook | None = None, forget: Hook | None = None
     ) -> None:
@@ -229,7 +240,7 @@ class RedisTapeStore:
     async def has_entries(self, tape: str) -> bool:
         """Whether there is a stream of that name, also where nothing says any more how it stands. Raises Outage."""
         with self.server.outages():
-            return bool(await self.server.commands.exists(TapeKeys(self.namespace, check_tape_name(tape)).tape))
+            return bool(await self.server.reply("EXISTS", TapeKeys(self.namespace, check_tape_name(tape)).tape))
 
     async def survey(self, tape: str, *, turns: Collection[str] = ()) -> list[Repair]:
         """What `repair` would mend of the tape, first, and of each sidecar; nothing is changed. Raises Outage."""
@@ -261,14 +272,13 @@ class RedisTapeStore:
     async def committed(self, tape: str, holder: str) -> Committed | None:
         """What `turns` says of a turn or run; None if it was never committed. Raises Outage."""
         with self.server.outages():
-            mark = await self.server.commands.execute_command("HGET", TapeKeys(self.namespace, tape).turns, holder)
+            mark = await self.server.reply("HGET", TapeKeys(self.namespace, tape).turns, holder)
         return None if mark is None else Committed.from_mark(mark)
 
     async def committed_ids(self, tape: str) -> list[str]:
         """The ids of all turns and runs that were committed to the tape. Raises Outage."""
         turns = TapeKeys(self.namespace, tape).turns
-        with self.server.outages():
-            return [field.decode() async for field, _ in self.server.commands.hscan_iter(turns)]
+        return [turn.decode() async for page in fields_of(self.server, turns) for turn, _ in page]
 
     async def receipt(self, tape: str, committed: Committed) -> Receipt:
         """The receipt that a mark names. Raises Conflict if it is not on the tape any more, TapeBlocked, Outage."""

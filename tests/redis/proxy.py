@@ -57,6 +57,8 @@ class Proxy:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_unix_connection(str(self._server_path))
+        lost = asyncio.Event()
+        handing_back = asyncio.create_task(self._hand_back(up_reader, writer, lost))
         try:
             # A request of these tests is read whole, since the client waits for its reply.
             while request := await reader.read(1 << 20):
@@ -69,18 +71,24 @@ class Proxy:
                         writer.write(reply)
                         break
                 else:
-                    lost = self._strikes(self._lost, request)
+                    if self._strikes(self._lost, request):
+                        lost.set()
                     up_writer.write(request)
-                    answer = await up_reader.read(1 << 20)
-                    if lost:
-                        return
-                    writer.write(answer)
                 await writer.drain()
         finally:
+            handing_back.cancel()
             for end in (writer, up_writer):
                 end.close()
                 with suppress(OSError):
                     await end.wait_closed()
+
+    async def _hand_back(
+        self, up_reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lost: asyncio.Event
+    ) -> None:
+        """Hand replies over as they come, up to the first that is to be lost: it cuts the wire."""
+        while (answer := await up_reader.read(1 << 20)) and not lost.is_set():
+            writer.write(answer)
+        writer.close()
 
 
 @asynccontextmanager

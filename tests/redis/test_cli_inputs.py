@@ -105,23 +105,22 @@ def test_half_characters_in_arguments(settings: Settings) -> None:
 
 
 async def test_a_server_that_goes_away_while_a_turn_is_followed() -> None:
+    """It is said once, and when the server is there again the turn is followed from where it was left."""
     with EmbeddedServer() as own:
         settings = load_settings(redis_url=own.url, drain_s=0.0)
-        enqueue = ("turn", "enqueue", "s", "wait 30", "--turn-id", "m1", "--follow")
-        async with TurnClient(settings) as client:
-            async with working(settings, agent):
-                with start(*enqueue, env=environment(settings)) as following:
-                    assert following.stdout is not None
-                    while "wait(" not in await asyncio.to_thread(following.stdout.readline):
-                        pass
-                    own.kill()
-                    _, said = await asyncio.to_thread(following.communicate)
+        enqueue = ("turn", "enqueue", "s", "wait 2", "--turn-id", "m1", "--follow")
+        async with working(settings, agent):
+            with start(*enqueue, env=environment(settings)) as following:
+                assert following.stdout is not None and following.stderr is not None
+                while "wait(" not in await asyncio.to_thread(following.stdout.readline):
+                    pass
+                own.kill()
+                waiting = await asyncio.to_thread(following.stderr.readline)
+                assert waiting.startswith("waiting for the server: no answer from unix://")
                 own.start()
-            assert following.returncode == 5
-            (line,) = said.splitlines()
-            assert line.startswith("error: no answer from unix://")
-            assert "The turn goes on without you; follow it again with `bub-redis turn follow s m1 --after " in line
-            assert (await client.cancel(client.turn("s", "m1"))) in {"cancelled", "cancelling"}
+                shown, said = await asyncio.to_thread(following.communicate)
+        assert (following.returncode, said) == (0, "")
+        assert shown.splitlines()[-1].startswith("completed (entries ")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +164,13 @@ def test_output_that_cannot_be_written(settings: Settings, command: str, where: 
 
 def test_closed_streams_stop_no_command_that_does_not_need_them(settings: Settings) -> None:
     assert into("turn enqueue s hi --turn-id m1 2>&- <&-", environment(settings)).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["turn enqueue s -", "turn steer s x -", "chat s"])
+def test_a_closed_stdin_is_named_where_it_is_needed(settings: Settings, command: str) -> None:
+    refused = into(f"{command} <&-", environment(settings))
+    assert refused.returncode == 2
+    assert "closed" in complaint(refused)
 
 
 @pytest.mark.parametrize("command", ["--help", "turn --help", "config show", "queue"])

@@ -225,6 +225,15 @@ def test_an_edited_export_is_found_out(settings: Settings, cli: Cli, tmp_path: P
     assert (found["misplaced"], found["unreadable"]) == ([2], 1)
 
 
+def test_a_file_without_an_entry_proves_nothing(cli: Cli, tmp_path: Path) -> None:
+    """What a backup that failed leaves."""
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n", encoding="utf-8")
+    refused = cli("verify", "--file", str(empty))
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert "nothing to prove" in refused.stderr
+
+
 def test_an_entry_by_hand_and_a_lost_end_are_found_out(settings: Settings, cli: Cli) -> None:
     merge(settings, "a")
 

@@ -300,8 +300,8 @@ async def test_what_was_done_is_on_the_tape(redis_store: RedisTapeStore, tape: T
 async def test_a_session_that_is_worked_on_is_not_repaired(
     redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys
 ) -> None:
-    await redis_store.server.commands.xadd(keys.tape, {"by": "hand"})
     async with redis_store.session("t", "at-work", 1.0):
+        await redis_store.server.commands.xadd(keys.tape, {"by": "hand"})
         before = await dumped(redis_store)
         with pytest.raises(SessionBusy, match="at-work"):
             await redis_store.repair("t")

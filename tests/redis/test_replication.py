@@ -1,5 +1,7 @@
 """A primary with a replica: what a fail-over may lose, and the option that waits."""
 
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
@@ -7,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from bub_redis.errors import Outage
 from bub_redis.settings import Settings, load_settings
+from bub_redis.storage import RedisServer, RedisTapeStore
+from bub_redis.storage.script import Replicas, Script
+from bub_redis.tape import TapeEntry
+from bub_redis.tape.fork import Fork
 from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
+from tests.redis.proxy import proxied
 from tests.redis.workers import working
 
 SOON = timedelta(seconds=20)
@@ -51,6 +59,31 @@ async def test_a_commit_is_acknowledged_when_a_replica_has_it(
             assert (await client.result(turn, timeout=SOON)).status == "completed"
         async with TurnClient(load_settings(redis_url=copy.url)) as reader:
             assert await committed_turns(reader.store, "s", {"m1": "hello"}) == ["m1"]
+
+
+async def test_a_merge_whose_reply_was_lost_is_not_acknowledged_without_the_replica(
+    primary: tuple[EmbeddedServer, int], tmp_path: Path
+) -> None:
+    """The repeat comes over another connection, whose WAIT does not count for what the first one wrote."""
+    server, port = primary
+    merge = Script("bub_redis.storage", "merge")
+    with replica_of(port, tmp_path / "replica") as copy:
+        async with proxied(server, tmp_path) as wire, TurnClient(waiting(server)) as client:
+            await wait_until(lambda: replicated(client), "the replica to be in step", timeout_s=20)
+            own = RedisTapeStore(RedisServer(wire.url), replicas=Replicas(1, 0.2))
+            await own.server.commands.script_load(merge.text)
+            async with own, own.session("s", "run", 1.0) as grant:
+                fork = await Fork.open(own, grant)
+                await fork.append("s", TapeEntry.event("e"))
+                assert copy.pid
+                os.kill(copy.pid, signal.SIGSTOP)
+                wire.lose_reply_to(merge.sha.encode(), 1)
+                with pytest.raises(Outage, match="replicas"):
+                    await fork.merge("completed")
+                assert wire.struck == 1
+                os.kill(copy.pid, signal.SIGCONT)
+                await wait_until(lambda: replicated(client), "the replica to be in step again", timeout_s=20)
+                assert (await fork.merge("completed")).entries == 1
 
 
 async def test_without_a_replica_the_turn_ends_when_one_comes(

@@ -6,13 +6,15 @@ import pytest
 
 from bub_redis.errors import Conflict, Fenced, InvalidInput, SessionBusy
 from bub_redis.storage import RedisTapeStore
+from bub_redis.storage.journal import Journal, Record
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Opening
 from bub_redis.storage.reader import Reader
-from bub_redis.tape import Tape, TapeEntry, TapeSidecar
+from bub_redis.tape import Tape, TapeEntry, TapeQuery, TapeSidecar
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.receipt import RESET_EVENT
 from bub_redis.tape.store import Grant, Head
+from bub_redis.turns import TurnClient
 from tests.entries import say
 
 NOTES = TapeSidecar("notes")
@@ -74,6 +76,26 @@ async def test_after_a_forced_reset_no_turn_is_open(redis_store: RedisTapeStore)
     await Tape("t", redis_store).reset(force=True)
     await Tape("t", redis_store).reset()
     assert (await redis_store.head("t")).generation == 2
+
+
+async def test_a_forced_reset_leaves_no_journal_that_nobody_knows_of(redis_store: RedisTapeStore) -> None:
+    """Of a turn that the queue side has lost: it is named by `open` alone, and has no TTL."""
+    await Tape("t", redis_store).append(say("old"))
+    grant = await granted_turn(redis_store, "m1")
+    await Journal(redis_store.server, redis_store.namespace, grant).write([Record.note("begun", {"generation": 0})])
+    journal = TapeKeys(redis_store.namespace, "t").journal("m1")
+    assert await redis_store.server.reply("EXISTS", journal)
+    await redis_store.reset("t", force=True)
+    assert not await redis_store.server.reply("EXISTS", journal)
+
+
+async def test_a_session_that_is_reset_keeps_nothing_in_its_sidecars(client: TurnClient) -> None:
+    """Large results of tools stand there."""
+    tape = Tape("s", client.store, sidecars=[NOTES])
+    await tape.append(say("a question"))
+    await client.store.append("s__sidecar__notes", say("a secret"))
+    await client.reset("s")
+    assert [entry.text for entry in await TapeQuery("s__sidecar__notes", client.store).all()] == []
 
 
 async def test_a_forced_reset_goes_on_from_the_very_last_receipt(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -37,3 +38,11 @@ async def test_a_worker_warns_of_what_may_be_lost(careless: EmbeddedServer) -> N
             await open_runtime(stack, settings, agent, "w1")
     warned = [log["event"] for log in logs if log["log_level"] == "warning"]
     assert warned == ["server.may_drop_tapes", "server.forgets_at_restart"]
+
+
+async def test_a_worker_does_not_start_on_a_replica(server: EmbeddedServer, tmp_path: Path) -> None:
+    """It would live and never work, and nothing that watches it would know."""
+    with EmbeddedServer(data_dir=tmp_path, args=["--replicaof", "127.0.0.1", "1"]) as replica:
+        async with AsyncExitStack() as stack:
+            with pytest.raises(ServerUnfit, match="is a replica"):
+                await open_runtime(stack, load_settings(redis_url=replica.url), agent, "w1")

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,25 @@ async def test_an_id_is_unique_per_session_only(client: TurnClient, settings: Se
     async with working(settings, agent):
         results = [await client.result(turn, timeout=SOON) for turn in turns]
     assert [result.text for result in results] == ["echo: a", "echo: b/c", "echo: b%2Fc"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"prompt": None},
+        {"prompt": b"hi"},
+        {"session": 5},
+        {"turn_id": 5},
+        {"model": 5},
+        {"options": "x"},
+        {"state": [1]},
+        {"metadata": 1},
+    ],
+    ids=str,
+)
+async def test_what_is_of_another_type_is_refused(client: TurnClient, wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="must be"):
+        await client.enqueue(**{"session": "s", "prompt": "hi"} | wrong)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from bub_redis.agent import Agent, events
 from bub_redis.errors import Conflict, InvalidInput, Outage, SessionBusy
@@ -17,8 +18,10 @@ from bub_redis.storage.script import Script
 from bub_redis.tape import Tape, TapeEntry
 from bub_redis.testing import EmbeddedServer, ScriptedModel, say, wait_until
 from bub_redis.turns import TurnClient
+from bub_redis.turns.overview import QueueOverview
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
+from tests.redis.frames import shown
 from tests.redis.proxy import Proxy, proxied
 from tests.redis.workers import kill, start_worker, working
 
@@ -213,3 +216,41 @@ async def test_nothing_comes_behind_the_last_frame(client: TurnClient, settings:
     async with working(settings, agent):
         *_, last = [frame async for frame in client.follow(turn)]
     assert [frame async for frame in client.follow(turn, after=last.id)] == []
+
+
+async def test_no_model_is_asked_about_what_is_left_of_a_tape(client: TurnClient, settings: Settings) -> None:
+    """Its answer could not be merged, and its tools would have run for nothing; after the repair the turn goes on."""
+    model = ScriptedModel(say("first"), say("second"))
+    async with working(settings, Agent(model=model)):
+        await client.result(await client.enqueue("s", "one"), timeout=SOON)
+        await client.server.commands.xadd(TapeKeys(settings.namespace, "s").tape, {"by": "hand"})
+        turn = await client.enqueue("s", "two")
+
+        async def blocked() -> bool:
+            return [waiting.blocked for waiting in await QueueOverview(client.queue).turns_of("s")] == [True]
+
+        await wait_until(blocked, "the turn to be told as blocked")
+        assert len(model.requests) == 1
+        await client.store.repair("s")
+        assert (await client.result(turn, timeout=SOON)).text == "second"
+
+
+async def test_a_turn_that_has_ended_is_told_without_waiting(client: TurnClient, settings: Settings) -> None:
+    turn = await client.enqueue("s", "hello")
+    async with working(settings, agent):
+        await client.result(turn, timeout=SOON)
+        assert (await client.result(turn, timeout=timedelta(0))).text == "echo: hello"
+
+
+async def test_an_outage_is_logged_once_by_the_keeper(settings: Settings) -> None:
+    """Which asks ten times a second, so as to be the first that is answered again."""
+    with EmbeddedServer() as own, capture_logs() as logs:
+        behind = settings.model_copy(update={"redis_url": load_settings(redis_url=own.url).redis_url})
+        async with TurnClient(behind) as client, working(behind, agent):
+            turn = await client.enqueue("s", "wait 2")
+            await shown(client, turn, "tool_call")
+            own.kill()
+            await asyncio.sleep(1.0)  # noqa: TID251 - the outage's own length
+            own.start()
+            assert (await client.result(turn, timeout=timedelta(seconds=30))).status == "completed"
+    assert 1 <= sum(log["event"] == "keeper.no_answer" for log in logs) <= 2

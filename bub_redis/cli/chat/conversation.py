@@ -14,7 +14,7 @@ from bub_redis.cli.chat.lines import Left, piped_lines, typed_lines
 from bub_redis.cli.chat.turn import ChatTurn
 from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal, note
-from bub_redis.errors import BubError
+from bub_redis.errors import BubError, InvalidInput
 from bub_redis.tape import session_tape_name
 
 
@@ -24,6 +24,8 @@ def converse(session: str, *, model: str | None, agent: str | None) -> ExitCode:
     Raises what `open_house` raises, InvalidInput, and HostLeft if the server was another chat's, which left.
     """
     session_tape_name(session)
+    if sys.stdin is None:
+        raise InvalidInput("there is nobody to talk to: stdin is closed")
     _leave_at_sigterm()
     try:
         with open_house(model=model, agent=agent) as house:

@@ -53,6 +53,8 @@ def _of_file(file: Path) -> _Verdict:
             found = verify_export(lines)
     except OSError as error:
         raise NotFound(f"{file} cannot be read ({error.strerror})") from None
+    if not found.entries and not found.unreadable:
+        raise NotFound(f"{file} holds no entry: there is nothing to prove")
     return _Verdict(found, found.unreadable)
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from bub_redis.cli.connect import connected
 from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal, note, one_line, print_json, printable
+from bub_redis.cli.patience import Patience
 from bub_redis.cli.rendering import call_text, result_text
 from bub_redis.cli.streams import OutputLost
 from bub_redis.cli.turn.standstill import standstill_told
@@ -34,22 +35,26 @@ async def follow_named(session: str, turn_id: str, *, after: str | None, as_json
 async def follow_turn(client: TurnClient, turn: Turn, *, as_json: bool, after: str | None = None) -> ExitCode:
     """Show the turn to its end; FAILED unless it completed.
 
-    Says on stderr why the turn does not go on and, at Ctrl-C, how to follow it again. Raises NotFound; Outage that says
-    how too.
+    Says on stderr why the turn does not go on and, at Ctrl-C, how to follow it again. Outlives outages. Raises
+    NotFound.
     """
-    printer = FramePrinter(Terminal())
+    printer, patience = FramePrinter(Terminal()), Patience(limit_s=None)
     status = None
     try:
-        async with standstill_told(client, turn, printer.end_line):
-            async for frame in client.follow(turn, after=after):
-                if as_json:
-                    print_json({"id": frame.id, "type": frame.type, "data": dict(frame.data)})
-                else:
-                    await printer.show_whole(frame, client, turn)
-                after = frame.id
-                status = frame.data.get("status") if frame.type == "finished" else None
-    except Outage as outage:
-        raise Outage(f"{outage} {_goes_on(turn, after)}") from None
+        while status is None:
+            try:
+                async with standstill_told(client, turn, printer.end_line):
+                    async for frame in client.follow(turn, after=after):
+                        patience.over()
+                        if as_json:
+                            print_json({"id": frame.id, "type": frame.type, "data": dict(frame.data)})
+                        else:
+                            await printer.show_whole(frame, client, turn)
+                        after = frame.id
+                        status = frame.data.get("status") if frame.type == "finished" else None
+            except Outage as outage:
+                printer.end_line()
+                await patience.wait(outage)
     except asyncio.CancelledError:
         # The terminal may be what went away.
         with suppress(OSError, OutputLost):
@@ -106,7 +111,7 @@ class FramePrinter:
             case "queued" if data["place"]:
                 self._line(f"waiting behind {data['place']} of the session", "dim")
             case "restarted":
-                self._line(f"attempt {frame.attempt} starts over; what stands above is void", "yellow")
+                self._line(f"attempt {frame.attempt} goes on; what was kept of the above comes again", "yellow")
                 self._saw_text = self._saw_gap = False
             case "gap":
                 self._line("some frames are missing here; the tape has everything", "yellow")

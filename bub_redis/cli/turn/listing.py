@@ -10,7 +10,7 @@ from bub_redis.cli.rendering import ago, moment_text
 from bub_redis.cli.waiting import why
 from bub_redis.errors import NotFound
 from bub_redis.tape import Receipt, TapeEntry, TapeQuery
-from bub_redis.tape.receipt import RECEIPT_EVENT
+from bub_redis.tape.receipt import receipt_in
 from bub_redis.turns import TurnClient
 from bub_redis.turns.overview import OpenTurn, QueueOverview
 
@@ -35,9 +35,9 @@ async def _ended(client: TurnClient, tape: str, last: int) -> AsyncIterator[tupl
     async for entry in client.store.newest_first(TapeQuery(tape, client.store).kinds("event")):
         if last <= 0:
             return
-        if entry.payload.get("name") == RECEIPT_EVENT:
+        if receipt := receipt_in(entry):
             last -= 1
-            yield entry, Receipt.from_entry(entry, f"0-{entry.id}")
+            yield entry, receipt
 
 
 def print_open(turns: list[OpenTurn], *, as_json: bool) -> None:
