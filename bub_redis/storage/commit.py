@@ -3,8 +3,7 @@
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -32,9 +31,8 @@ _BATCH_MS = 120_000
 log = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class Closing:
-    """The last frame of a turn, which the merge itself shows: what followers see is on the tape."""
+class LastFrame(NamedTuple):
+    """The last frame of a turn, as the merge takes it, which shows it itself: what followers see is on the tape."""
 
     type: str
     attempt: int
@@ -43,10 +41,10 @@ class Closing:
     """JSON; what it repeats of the receipt is brought in line with the one that is committed."""
     ttl_ms: int
 
-    def telling(self, receipt: Receipt) -> "Closing":
+    def telling(self, receipt: Receipt) -> "LastFrame":
         """The same frame, for a receipt that was redone since."""
         data = json.loads(self.data) | {"entries": receipt.entries}
-        return replace(self, data=encode_json(data, "a closing frame"))
+        return self._replace(data=encode_json(data, "a finished frame"))
 
 
 def block_args(block: Block, last: Sequence[StoredEntry] = ()) -> list[Argument]:
@@ -129,14 +127,14 @@ class Writer:
             raise refused(tape, value.decode())
         return str(value.decode())
 
-    async def merge(self, commit: Commit, closing: Closing | None = None) -> Receipt | Committed:
+    async def merge(self, commit: Commit, last_frame: LastFrame | None = None) -> Receipt | Committed:
         """Commit a fork's block and receipt; the receipt as placed, or the mark of an earlier commit.
 
         A sidecar that cannot take its block is left out, and the main tape says so. May be repeated. Raises Fenced,
         Conflict or TapeBlocked with nothing written, Outage when the outcome is unknown or the server cannot write.
         """
         while True:
-            verdict, *rest = await self._send(commit, closing)
+            verdict, *rest = await self._send(commit, last_frame)
             match verdict:
                 case b"OK":
                     return commit.receipt.placed(rest[0].decode())
@@ -150,20 +148,16 @@ class Writer:
                     reason = str(refused(sidecar.tape, code))
                     log.warning("sidecar.left_out", tape=commit.grant.tape, sidecar=name, reason=reason)
                     commit = commit.without(sidecar, reason)
-                    closing = closing and closing.telling(commit.receipt)
+                    last_frame = last_frame and last_frame.telling(commit.receipt)
                 case _:
                     raise refused(commit.grant.tape, rest[-1].decode())
 
-    async def _send(self, commit: Commit, closing: Closing | None) -> list[bytes]:
+    async def _send(self, commit: Commit, last_frame: LastFrame | None) -> list[bytes]:
         grant, receipt = commit.grant, commit.receipt
         keys = TapeKeys(self._namespace, grant.tape)
         frames, journal = keys.frames(grant.holder), keys.journal(grant.holder)
         deltas = [commit.main, *commit.sidecars]
-        frame = (
-            (closing.type, closing.attempt, closing.number, closing.data, closing.ttl_ms)
-            if closing
-            else ("", 0, 0, b"", 0)
-        )
+        frame = last_frame or LastFrame("", 0, 0, b"", 0)
         args: list[Argument] = [grant.holder, grant.fence, grant.lock, receipt.digest, receipt.status, receipt.steers]
         args += [*frame, *tape_args(self._namespace, commit.main, [receipt.entry().encode()])]
         for sidecar in commit.sidecars:

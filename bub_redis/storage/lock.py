@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
@@ -32,9 +32,8 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
 
 
-@dataclass(frozen=True)
-class Opening:
-    """The frame that a grant shows to followers of a turn."""
+class FirstFrame(NamedTuple):
+    """The frame that a grant shows to followers of a turn, as its script takes it; none with an empty type."""
 
     type: str
     attempt: int
@@ -81,7 +80,7 @@ class SessionLock:
         *,
         dispatch: int | None = None,
         secret: str,
-        opening: Opening | None = None,
+        first_frame: FirstFrame | None = None,
         between_turns: bool = False,
         reads_context: bool = False,
     ) -> Grant | Committed:
@@ -93,7 +92,7 @@ class SessionLock:
         TapeBlocked, Outage.
         """
         keys = TapeKeys(self._namespace, tape)
-        frame = (opening.type, opening.attempt, opening.data, opening.ttl_ms) if opening else ("", 0, b"", 0)
+        frame = first_frame or FirstFrame("", 0, b"", 0)
         anchor = self._contexts.anchor_of(tape) if reads_context else ""
         with self._server.outages():
             (verdict, *rest), *read = await _GRANT.run_before(

@@ -11,7 +11,7 @@ from typing import Self, TypeVar
 from bub_redis import faults
 from bub_redis.errors import Conflict, Fenced, InvalidInput
 from bub_redis.storage.client import RedisServer
-from bub_redis.storage.commit import Closing, Writer
+from bub_redis.storage.commit import LastFrame, Writer
 from bub_redis.storage.contexts import Contexts
 from bub_redis.storage.erase import Eraser, Hook
 from bub_redis.storage.keys import DEFAULT_NAMESPACE, TapeKeys, check_namespace
@@ -166,7 +166,7 @@ class RedisTapeStore:
         """Hold the session for a library fork; see `SessionLock.hold`."""
         return self.lock.hold(check_tape_name(tape), holder, wait_s, reads_context=True)
 
-    async def commit(self, commit: Commit, closing: Closing | None = None) -> Receipt:
+    async def commit(self, commit: Commit, last_frame: LastFrame | None = None) -> Receipt:
         """Append the block and its receipt, whole, once, and return the receipt as placed; see `Writer.merge`.
 
         What the fence refuses is parked: see `parked`. A repeat after a reset took the receipt raises Conflict.
@@ -174,7 +174,7 @@ class RedisTapeStore:
         tape = commit.grant.tape
         await self._known.note(tape)
         try:
-            placed = await self._writer.merge(commit, closing)
+            placed = await self._writer.merge(commit, last_frame)
         except Fenced:
             await self._parking.park(commit)
             raise

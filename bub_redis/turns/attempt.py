@@ -64,14 +64,6 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Steer:
-    """A message sent into a turn."""
-
-    id: str
-    prompt: str
-
-
-@dataclass(frozen=True)
 class DeadTurn:
     """A turn that took its worker down too often, kept for a retry by hand."""
 

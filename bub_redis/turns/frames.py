@@ -11,10 +11,10 @@ import structlog
 
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer
-from bub_redis.storage.commit import Closing
+from bub_redis.storage.commit import LastFrame
 from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.lock import Opening
+from bub_redis.storage.lock import FirstFrame
 from bub_redis.storage.script import Script
 from bub_redis.tape.entry import encode_json
 from bub_redis.tape.receipt import Receipt
@@ -68,9 +68,9 @@ def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:
     }
 
 
-def opening_frame(attempt: int, ttl_s: float) -> Opening:
+def first_frame(attempt: int, ttl_s: float) -> FirstFrame:
     """The first frame of an attempt: `started`, or `restarted`, which voids all drafts before it."""
-    return Opening("started" if attempt == 1 else "restarted", attempt, b"{}", int(ttl_s * 1000))
+    return FirstFrame("started" if attempt == 1 else "restarted", attempt, b"{}", int(ttl_s * 1000))
 
 
 class FrameWriter:
@@ -123,10 +123,10 @@ class FrameWriter:
         except BubError as error:
             log.warning("frames.dropped", frames=len(pending), turn=self._grant.holder, error=type(error).__name__)
 
-    def closing_frame(self, receipt: Receipt) -> Closing:
+    def last_frame(self, receipt: Receipt) -> LastFrame:
         """The last frame, `finished`, which the merge itself writes and completes with the receipt's stream id."""
         data = {key: getattr(receipt, key) for key in ("turn", "status", "error", "entries", "answer")}
-        return Closing(
+        return LastFrame(
             "finished",
             self._attempt,
             self._last_number + 1,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
+from bub_redis.agent.steering import Steer
 from bub_redis.errors import Conflict, NotFound, QueueFull
 from bub_redis.settings import Settings
 from bub_redis.storage.client import BLOCK_S, RedisServer
@@ -13,7 +14,7 @@ from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, full_turn_id
 from bub_redis.storage.script import Script
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.receipt import Status
-from bub_redis.turns.attempt import Attempt, Beat, Cancellation, DeadTurn, Standing, Started, Steer
+from bub_redis.turns.attempt import Attempt, Beat, Cancellation, DeadTurn, Standing, Started
 from bub_redis.turns.record import Request, Turn
 
 _ENQUEUE, _STEER, _CANCEL, _CLAIM, _START, _BEAT, _FINISH, _HAND_BACK, _RECONCILE = (
@@ -158,7 +159,7 @@ class TurnQueue:
                 for full_id in ids:
                     pipe.hmget(self._keys.turn(full_id.decode()), ["id", "prompt"])
                 found = await pipe.execute()
-        return [Steer(steer_id.decode(), json.loads(prompt)) for steer_id, prompt in found]
+        return [Steer(json.loads(prompt), steer_id.decode()) for steer_id, prompt in found]
 
     async def claim(self, most: int) -> list[str]:
         """Take up to `most` due jobs, oldest first; they are nobody else's then."""

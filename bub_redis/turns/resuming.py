@@ -130,8 +130,7 @@ class TurnInbox:
 
     async def waiting(self) -> Sequence[Steer]:
         """The messages that were not used yet, in order. Raises Outage."""
-        steers = await self._queue.steers(self._turn, self.used)
-        return [Steer(steer.prompt, steer.id) for steer in steers]
+        return await self._queue.steers(self._turn, self.used)
 
     async def taken(self, count: int) -> None:
         """Note that the next `count` of them are recorded: the journal says how many, and the receipt in the end."""

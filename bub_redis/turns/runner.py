@@ -28,7 +28,7 @@ from bub_redis.tape.tape import Tape
 from bub_redis.turns.attempt import BLOCKED, Attempt, Beat, Started
 from bub_redis.turns.closing import closing_end, complete_block
 from bub_redis.turns.durable import TurnFork
-from bub_redis.turns.frames import FrameWriter, opening_frame
+from bub_redis.turns.frames import FrameWriter, first_frame
 from bub_redis.turns.outcome import finish, read_result, told_result
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import TurnResult
@@ -104,7 +104,7 @@ class TurnRunner:
             turn.id,
             dispatch=started.dispatch,
             secret=secrets.token_hex(8),
-            opening=opening_frame(attempt.number, self._settings.frames_ttl_s),
+            first_frame=first_frame(attempt.number, self._settings.frames_ttl_s),
             reads_context=True,
         )
         if isinstance(granted, Committed):
@@ -244,7 +244,7 @@ class TurnRunner:
         faults.point("before-merge")
         commit = await fork.prepare(end.status, error=end.error, attempt=started.attempt.number)
         commit = replace(commit, receipt=replace(commit.receipt, steers=end.steers))
-        receipt = await self._store.commit(commit, frames.closing_frame(commit.receipt))
+        receipt = await self._store.commit(commit, frames.last_frame(commit.receipt))
         faults.point("after-merge")
         result = told_result(started.request.turn, commit, receipt)
         await self._finish(started, Committed(receipt.id, receipt.status, receipt.steers), result)

@@ -12,7 +12,7 @@ from bub_redis.errors import Fenced
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.journal import Journal, Record
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.lock import Opening
+from bub_redis.storage.lock import FirstFrame
 from bub_redis.tape import Tape, TapeSidecar
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.receipt import broken_receipts
@@ -37,8 +37,8 @@ async def lived(store: RedisTapeStore, name: str) -> Tape:
         await fork.store.append(fork.sidecar_tape_name("notes"), say("a note"))
     with pytest.raises(Fenced):
         await late.merge("completed")
-    opening = Opening("started", 1, b"{}", 60_000)
-    turn = await store.lock.grant(name, "turn-1", dispatch=1, secret=secrets.token_hex(8), opening=opening)
+    first_frame = FirstFrame("started", 1, b"{}", 60_000)
+    turn = await store.lock.grant(name, "turn-1", dispatch=1, secret=secrets.token_hex(8), first_frame=first_frame)
     assert isinstance(turn, Grant)
     await Journal(store.server, store.namespace, turn).write([Record.note("begun", {})])
     await store.settle()

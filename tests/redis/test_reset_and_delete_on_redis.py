@@ -8,7 +8,7 @@ from bub_redis.errors import Conflict, Fenced, InvalidInput, SessionBusy
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.journal import Journal, Record
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.lock import Opening
+from bub_redis.storage.lock import FirstFrame
 from bub_redis.storage.reader import Reader
 from bub_redis.tape import Tape, TapeEntry, TapeQuery, TapeSidecar
 from bub_redis.tape.fork import Fork
@@ -22,8 +22,8 @@ NOTES = TapeSidecar("notes")
 
 async def granted_turn(store: RedisTapeStore, turn: str) -> Grant:
     """A turn that a worker started, with a frame."""
-    opening = Opening("started", 1, b"{}", 60_000)
-    grant = await store.lock.grant("t", turn, dispatch=1, secret=secrets.token_hex(8), opening=opening)
+    first_frame = FirstFrame("started", 1, b"{}", 60_000)
+    grant = await store.lock.grant("t", turn, dispatch=1, secret=secrets.token_hex(8), first_frame=first_frame)
     assert isinstance(grant, Grant)
     return grant
 

@@ -7,7 +7,7 @@ import pytest
 
 from bub_redis.errors import Fenced, InvalidInput, NotFound, TapeBlocked
 from bub_redis.storage import RedisTapeStore
-from bub_redis.storage.commit import Closing
+from bub_redis.storage.commit import LastFrame
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import Tape, TapeEntry, TapeSidecar
 from bub_redis.tape.adapter import AdaptedStore
@@ -289,8 +289,8 @@ async def test_the_closing_frame_tells_of_the_block_that_was_committed(redis_sto
         commit = await fork.prepare("completed")
         await redis_store.server.commands.set(TapeKeys(redis_store.namespace, notes).tape, "something else")
         data = {"entries": commit.receipt.entries, "answer": None, "text": "half \ud83d"}
-        closing = Closing("finished", 1, 2, json.dumps(data).encode(), 60_000)
-        receipt = await redis_store.commit(commit, closing)
+        last_frame = LastFrame("finished", 1, 2, json.dumps(data).encode(), 60_000)
+        receipt = await redis_store.commit(commit, last_frame)
     keys = TapeKeys(redis_store.namespace, "t")
     ((_, frame),) = await redis_store.server.commands.xrange(keys.frames("m1"))
     assert json.loads(frame[b"data"]) == data | {"entries": 2}
