@@ -20,11 +20,12 @@ from typing import Any
 from bub_redis.errors import Conflict, Fenced, Outage, SessionBusy
 from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.connection import Argument, Command
+from bub_redis.storage.evidence import latest_of, members
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import SessionLock, kept, until_free
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
-from bub_redis.storage.survey import Repair, Survey, Surveyor, latest_of, members
+from bub_redis.storage.survey import Repair, Survey, Surveyor
 from bub_redis.tape.store import Grant
 
 REPAIR_EVENT = "tape.repair"
