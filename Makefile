@@ -27,8 +27,8 @@ check: $(INSTALLED) ## lint, format and types
 bench: $(INSTALLED) ## measurements beside what one would use instead; ONLY=row, QUICK=1 for a first look
 	@$(VENV)/bin/python -m benchmarks $(if $(QUICK),--quick) $(foreach row,$(ONLY),--only $(row))
 
-chaos: $(INSTALLED) ## workers and servers killed at random for a minute; SEED=n repeats a run
-	@$(VENV)/bin/python -m tests.chaos $(if $(SEED),--seed $(SEED))
+chaos: $(INSTALLED) ## workers and servers killed at random for a minute; SEED=n repeats a run, CLUSTER=1 with tapes on a Redis Cluster
+	@$(VENV)/bin/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
 
 clean: ## remove .venv, caches and build results; .bench, which is costly to build, stays
 	@rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache */.ruff_cache .hypothesis

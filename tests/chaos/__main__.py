@@ -14,6 +14,7 @@ parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(
 parser.add_argument("--turns", type=int, default=1500)
 parser.add_argument("--sessions", type=int, default=60)
 parser.add_argument("--seconds", type=float, default=60.0, help="how long faults go on")
+parser.add_argument("--cluster", action="store_true", help="tapes on a Redis Cluster, whose slots move")
 given = parser.parse_args()
-plan = Plan(given.seed, turns=given.turns, sessions=given.sessions, faults_s=given.seconds)
+plan = Plan(given.seed, turns=given.turns, sessions=given.sessions, faults_s=given.seconds, on_cluster=given.cluster)
 sys.exit(1 if asyncio.run(chaos(plan, os.environ.get("BUB_TEST_SERVER"))) else 0)

@@ -3,13 +3,18 @@
 import asyncio
 import random
 import signal
+import socket
 import subprocess
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 from bub_redis.settings import Settings, load_settings
+from bub_redis.storage.cluster import slot_of
+from bub_redis.storage.keys import TapeKeys
 from bub_redis.testing import EmbeddedServer
 from tests.chaos.plan import Plan
+from tests.redis.cluster import running_cluster
 from tests.redis.workers import kill, start_worker
 
 AGENT = "tests.redis.agents:agent"
@@ -23,8 +28,11 @@ class Fleet:
         self._random = random.Random(f"faults {plan.seed}")
         self.server = EmbeddedServer(binary=binary, data_dir=data, appendonly=True)
         self.server.start()
+        self._open = ExitStack()
+        self.cluster = self._open.enter_context(running_cluster(data / "cluster")) if plan.on_cluster else None
         self.settings: Settings = load_settings(
             redis_url=self.server.url,
+            tape_url=self.cluster and self.cluster.url,
             lease_s=1.5,
             beat_s=0.3,
             reconcile_s=0.1,
@@ -46,6 +54,8 @@ class Fleet:
             [self._kill_worker, self._end_worker, self._stop_worker, self._kill_server, self._flush_scripts],
             weights=[5, 3, 3, 1, 1],
         )[0]
+        if self.cluster is not None and self._random.random() < 0.4:
+            fault = self._random.choices([self._move_slot, self._kill_node], weights=[4, 1])[0]
         await fault()
 
     async def repair(self) -> None:
@@ -60,6 +70,25 @@ class Fleet:
         for worker in self._workers:
             kill(worker)
         self.server.stop()
+        self._open.close()
+
+    async def _move_slot(self) -> None:
+        """Move all keys of a session to another node while it is worked on."""
+        assert self.cluster is not None
+        self.faults["a slot moved"] += 1
+        tape = f"session {self._random.randrange(self._plan.sessions)}"
+        key = TapeKeys(self.settings.namespace, tape).tape
+        source = self.cluster.primary_of(key)
+        target = self._random.choice([node for node in self.cluster.nodes if node is not source])
+        await asyncio.to_thread(self.cluster.move, slot_of(key), source, target)
+
+    async def _kill_node(self) -> None:
+        assert self.cluster is not None
+        self.faults["SIGKILL of a node of the cluster"] += 1
+        node = self._random.choice(self.cluster.nodes)
+        node.server.kill()
+        node.server.restart()
+        await asyncio.to_thread(self.cluster.wait_until_whole)
 
     async def _replace(self, place: int) -> None:
         await asyncio.to_thread(self._workers[place].wait)
@@ -106,13 +135,13 @@ class Fleet:
 
     async def _flush_scripts(self) -> None:
         self.faults["script cache flushed"] += 1
-        await asyncio.to_thread(self._send, b"SCRIPT FLUSH\r\n")
+        for server in [self.server, *(node.server for node in (self.cluster.nodes if self.cluster else []))]:
+            await asyncio.to_thread(_flush_scripts, server)
 
-    def _send(self, command: bytes) -> None:
-        import socket
 
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(2)
-            connection.connect(str(self.server.socket_path))
-            connection.sendall(command)
-            connection.recv(64)
+def _flush_scripts(server: EmbeddedServer) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(2)
+        connection.connect(str(server.socket_path))
+        connection.sendall(b"SCRIPT FLUSH\r\n")
+        connection.recv(64)

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from bub_redis.settings import Settings
+from bub_redis.storage import RedisServer
 from bub_redis.tape import Tape, TapeEntry
 from bub_redis.tape.receipt import RECEIPT_EVENT, broken_receipts
 from bub_redis.turns import TurnClient
@@ -55,7 +56,15 @@ def _messages(entries: list[TapeEntry], committed: list[str], sent: Sent) -> lis
 
 async def _keys(client: TurnClient, settings: Settings) -> list[str]:
     """No key is left that the key table of docs/design.md does not name as kept, or that has no TTL."""
-    commands = client.server.commands
+    wrong = []
+    for side in {client.server, client.store.server}:
+        async with side.primaries() as servers:
+            wrong += [problem for server in servers for problem in await _keys_of(server, settings)]
+    return wrong
+
+
+async def _keys_of(server: RedisServer, settings: Settings) -> list[str]:
+    commands = server.commands
     wrong = []
     async for raw in commands.scan_iter("*"):
         key = raw.decode()

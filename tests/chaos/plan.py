@@ -17,6 +17,8 @@ class Plan:
     pause_s: tuple[float, float] = (0.1, 0.6)
     """Shortest and longest pause between two faults."""
     server_kills: int = 6
+    on_cluster: bool = False
+    """Whether the tapes are on a cluster, whose nodes are killed too and whose slots move."""
     settle_s: float = 60.0
     """How long the turns may take to end once nothing goes wrong any more."""
 

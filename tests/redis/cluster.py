@@ -70,6 +70,17 @@ class Cluster:
         if keys:
             source.redis.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
 
+    def move(self, slot: int, source: Node, target: Node) -> None:
+        """Move a slot with all that it has, as it is written to meanwhile."""
+        self.begin_move(slot, source, target)
+        while source.redis.execute_command("CLUSTER", "COUNTKEYSINSLOT", slot):
+            self.move_keys(slot, source, target)
+        self.end_move(slot, target)
+
+    def wait_until_whole(self) -> None:
+        """Return once all nodes serve again."""
+        _wait(lambda: all(map(_is_ready, self.nodes)), "the cluster to be whole")
+
     def end_move(self, slot: int, target: Node) -> None:
         """Give the slot to the target for good."""
         for node in (target, *(node for node in self.nodes if node is not target)):
@@ -90,7 +101,7 @@ def running_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0) -> I
         _wait(lambda: all(_knows_all(node, cluster) for node in nodes), "all nodes to know each other")
         for replica, primary in zip(nodes[primaries:], nodes, strict=False):
             replica.redis.execute_command("CLUSTER", "REPLICATE", primary.id)
-        _wait(lambda: all(map(_is_ready, nodes)), "the cluster to be whole")
+        cluster.wait_until_whole()
         yield cluster
         for node in nodes:
             node.redis.close()
@@ -110,6 +121,7 @@ def _knows_all(node: Node, cluster: Cluster) -> bool:
 
 
 def _is_ready(node: Node) -> bool:
+    """Whether the node sees a whole cluster, and takes part in it."""
     is_whole: bool = node.redis.execute_command("CLUSTER INFO")["cluster_state"] == "ok"
     role, *rest = node.redis.execute_command("ROLE")
     return is_whole and (role == b"master" or rest[2] == b"connected")

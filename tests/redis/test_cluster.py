@@ -23,7 +23,7 @@ from bub_redis.testing import wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
-from tests.redis.cluster import Cluster, Node, running_cluster
+from tests.redis.cluster import Cluster, running_cluster
 from tests.redis.workers import working
 
 SOON = timedelta(seconds=20)
@@ -156,14 +156,8 @@ async def test_nothing_is_lost_or_doubled_while_a_slot_moves(cluster: Cluster, s
     await append_on(12)
     assert [text for text in await texts(store, tape) if text != "forked"] == said
     assert (await texts(store, tape)).count("forked") == 1
-    await move_back(cluster, slot, target, source)
+    cluster.move(slot, target, source)
     assert [text for text in await texts(store, tape) if text != "forked"] == said
-
-
-async def move_back(cluster: Cluster, slot: int, source: Node, target: Node) -> None:
-    cluster.begin_move(slot, source, target)
-    cluster.move_keys(slot, source, target)
-    cluster.end_move(slot, target)
 
 
 async def test_what_has_moved_already_is_read_where_it_is(cluster: Cluster, store: RedisTapeStore) -> None:
@@ -180,7 +174,7 @@ async def test_what_has_moved_already_is_read_where_it_is(cluster: Cluster, stor
         assert await store.has_entries(tape)
     finally:
         cluster.end_move(slot, target)
-        await move_back(cluster, slot, target, source)
+        cluster.move(slot, target, source)
     assert await texts(store, tape) == ["one", "two"]
 
 

@@ -49,6 +49,7 @@ def start_worker(
         "BUB_DRAIN_S": str(settings.drain_s),
         "BUB_LOOP_STALL_S": str(settings.loop_stall_s),
         "BUB_MAX_JOBS": str(settings.max_jobs),
+        **({"BUB_TAPE_URL": settings.tape_address} if settings.tape_url else {}),
         **environment,
     }
     return subprocess.Popen([sys.executable, "-m", "bub_redis.cli", "worker", agent], env=env, cwd=tree)
