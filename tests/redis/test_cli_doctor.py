@@ -105,7 +105,7 @@ def test_a_server_that_may_drop_tapes_and_forgets_them() -> None:
     assert code == 5
     assert found["queue eviction"]["found"] == "allkeys-lru: it may drop tapes"
     assert found["queue eviction"]["remedy"].startswith("CONFIG SET maxmemory-policy noeviction")
-    assert found["queue persistence"]["level"] == "warning"
+    assert found["queue persistence"]["level"] == "problem"
 
 
 def test_a_server_that_is_not_there_is_a_finding_and_both_sides_are_looked_at(server: EmbeddedServer) -> None:

@@ -4,6 +4,7 @@ The contract of stores runs on a cluster too, see conftest.py. Here is what only
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
@@ -24,6 +25,7 @@ from bub_redis.turns import TurnClient
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
 from tests.redis.cluster import Cluster, running_cluster
+from tests.redis.commands import complaint, environment, invoke
 from tests.redis.workers import working
 
 SOON = timedelta(seconds=20)
@@ -232,3 +234,21 @@ async def test_every_primary_is_looked_at_before_work_begins(cluster: Cluster) -
         )
         for primary in primaries:
             assert (await primary.check()).is_cluster
+
+
+def test_the_doctor_and_the_commands_find_their_way_on_a_cluster(cluster: Cluster, settings: Settings) -> None:
+    env = environment(settings, BUB_TAPE_URL=cluster.url)
+    examined = [json.loads(line)["what"] for line in invoke("doctor", "--json", env=env).stdout.splitlines()]
+    for node in cluster.nodes:
+        assert {f"tape 127.0.0.1:{node.port} persistence", f"tape 127.0.0.1:{node.port} rights"} <= set(examined)
+    asyncio.run(fill(settings))
+    assert invoke("tape", "ls", env=env).stdout.split() == [f"s{number}" for number in range(6)]
+    assert invoke("tape", "verify", "s3", env=env).returncode == 0
+    refused = invoke("queue", env=environment(settings, BUB_REDIS_URL=cluster.url))
+    assert refused.returncode == 2 and "name one in BUB_REDIS_URL" in complaint(refused)
+
+
+async def fill(settings: Settings) -> None:
+    async with RedisTapeStore.from_url(settings.tape_address, namespace=settings.namespace) as store:
+        for number in range(6):
+            await store.append(f"s{number}", say("hello"))

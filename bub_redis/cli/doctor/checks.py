@@ -52,7 +52,7 @@ def server_findings(side: str, health: Health) -> Iterator[Finding]:
 def _persistence(side: str, health: Health) -> Finding:
     what = f"{side} persistence"
     if not health.info.append_only:
-        return Finding(what, "warning", "no append-only file", "appendonly yes: a restart would lose turns and tapes")
+        return Finding(what, "problem", "no append-only file", "appendonly yes: a restart would lose turns and tapes")
     if not health.aof_ok:
         return Finding(what, "problem", "the append-only file cannot be written", "make room on the server's disk")
     return Finding(what, "ok", "append-only file")
