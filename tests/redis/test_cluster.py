@@ -242,7 +242,8 @@ def test_the_doctor_and_the_commands_find_their_way_on_a_cluster(cluster: Cluste
     for node in cluster.nodes:
         assert {f"tape 127.0.0.1:{node.port} persistence", f"tape 127.0.0.1:{node.port} rights"} <= set(examined)
     asyncio.run(fill(settings))
-    assert invoke("tape", "ls", env=env).stdout.split() == [f"s{number}" for number in range(6)]
+    listed = [json.loads(line) for line in invoke("tape", "ls", "--json", env=env).stdout.splitlines()]
+    assert sorted(tape["tape"] for tape in listed) == [f"s{number}" for number in range(6)]
     assert invoke("tape", "verify", "s3", env=env).returncode == 0
     refused = invoke("queue", env=environment(settings, BUB_REDIS_URL=cluster.url))
     assert refused.returncode == 2 and "name one in BUB_REDIS_URL" in complaint(refused)
