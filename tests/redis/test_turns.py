@@ -317,6 +317,16 @@ async def test_a_follower_of_a_stopped_server_hears_of_the_outage(tmp_path: Path
 # Steering
 
 
+async def test_a_message_under_the_id_of_a_turn_is_a_conflict(client: TurnClient) -> None:
+    """Also with the text of that turn: it was not sent into this one, and nothing would say that it never enters."""
+    first, second = [await client.enqueue("s", "hi", turn_id=turn_id) for turn_id in ("m1", "m2")]
+    for steer_id in ("m1", "m2"):
+        with pytest.raises(Conflict, match=steer_id):
+            await client.steer(first, "hi", steer_id=steer_id)
+    assert await client.steer(first, "hi", steer_id="x") is None
+    assert await client.cancel(second) == "cancelled"
+
+
 async def test_a_message_enters_before_the_next_model_call(client: TurnClient, settings: Settings) -> None:
     """From any host, while a tool runs: the turn's block holds it, and it becomes no turn."""
     turn = await client.enqueue("s", "wait 1", turn_id="m1")

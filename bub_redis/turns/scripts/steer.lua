@@ -9,13 +9,14 @@
 -- include dispatch
 -- include put
 local status, known = unpack(redis.call('HMGET', KEYS[8], 'status', 'digest'))
-if known and known ~= ARGV[9] then
-  return {'CONFLICT'}
-end
-if known then
-  return {(status == 'steering' or status == 'steered') and 'STEERED' or 'ENQUEUED'}
-end
 local target, worker = unpack(redis.call('HMGET', KEYS[10], 'status', 'worker'))
+if known == ARGV[9] and (status == 'steering' or status == 'steered') then
+  return {'STEERED'}
+end
+-- A message becomes a turn of its own when its target ends: beside an open one, the id is that of somebody else's turn.
+if known then
+  return {(known ~= ARGV[9] or is_open(target)) and 'CONFLICT' or 'ENQUEUED'}
+end
 if is_open(target) then
   local messages = redis.call('LLEN', KEYS[11])
   if messages >= tonumber(ARGV[13]) then
