@@ -15,7 +15,7 @@ from bub_redis.errors import Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.connection import Argument
 from bub_redis.storage.contexts import Contexts, context_commands, with_context
-from bub_redis.storage.heads import HEAD_FIELDS, head_of
+from bub_redis.storage.heads import HEAD_FIELDS, STREAM_ID, head_of
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
@@ -26,7 +26,7 @@ _GRANT = Script(__package__, "grant")
 _RENEW = Script(__package__, "renew")
 _RELEASE = Script(__package__, "release")
 
-_MARK = re.compile(rb"(\d{1,16}-\d{1,16}) (completed|failed|cancelled) (\d{1,16})")
+_MARK = re.compile(rf"({STREAM_ID.pattern}) (completed|failed|cancelled) (\d{{1,16}})".encode())
 _Taken = TypeVar("_Taken")
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
@@ -70,7 +70,8 @@ class SessionLock:
     def __init__(self, server: RedisServer, namespace: str, lease_s: float, contexts: Contexts | None = None) -> None:
         self._server = server
         self._namespace = namespace
-        self._lease_ms = int(lease_s * 1000)
+        self.lease_ms = int(lease_s * 1000)
+        """How long a session is held without being renewed."""
         self._contexts = contexts or Contexts()
 
     async def grant(
@@ -102,7 +103,7 @@ class SessionLock:
                     holder,
                     "-" if dispatch is None else dispatch,
                     secret,
-                    self._lease_ms,
+                    self.lease_ms,
                     *frame,
                     "1" if between_turns else "",
                     *keys.fields(*HEAD_FIELDS),
@@ -141,7 +142,7 @@ class SessionLock:
         calls: list[tuple[list[str], list[Argument]]] = []
         for grant in grants:
             keys = TapeKeys(self._namespace, grant.tape)
-            calls.append(([keys.lock, keys.fence, keys.state], [grant.lock, grant.fence, grant.holder, self._lease_ms]))
+            calls.append(([keys.lock, keys.fence, keys.state], [grant.lock, grant.fence, grant.holder, self.lease_ms]))
         with self._server.outages():
             return [bool(ours) for ours in await _RENEW.run_each(self._server, calls)]
 
@@ -175,7 +176,7 @@ class SessionLock:
         granted = await until_free(take, wait_s)
         grant = Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
         try:
-            async with kept(partial(self.renew, grant), self._lease_ms / 1000):
+            async with kept(partial(self.renew, grant), self.lease_ms / 1000):
                 yield grant
         finally:
             # What cannot be released now expires by its TTL.

@@ -42,11 +42,10 @@ _TRIES = 5
 class Repairer:
     """Surveys and repairs the tapes of one server."""
 
-    def __init__(self, server: RedisServer, namespace: str, lock: SessionLock, lease_s: float) -> None:
+    def __init__(self, server: RedisServer, namespace: str, lock: SessionLock) -> None:
         self._server = server
         self._namespace = namespace
         self._lock = lock
-        self._lease_s = lease_s
         self._surveyor = Surveyor(server, namespace)
 
     async def survey(self, tape: str, turns: Collection[str]) -> list[Repair]:
@@ -76,7 +75,7 @@ class Repairer:
         grant = Grant(tape, f"repair-{secrets.token_hex(8)}", 0, secrets.token_hex(8))
         fence = await until_free(partial(self._seize, grant), wait_s)
         try:
-            async with kept(partial(self._is_ours, grant), self._lease_s):
+            async with kept(partial(self._is_ours, grant), self._lock.lease_ms / 1000):
                 yield replace(grant, token=int(fence.partition(":")[0]))
         finally:
             # What cannot be given back now expires.
@@ -90,7 +89,7 @@ class Repairer:
             verdict, *rest = await _SEIZE.run(
                 self._server,
                 [keys.lock, keys.fence, keys.set_aside(keys.lock, at_ms), keys.set_aside(keys.fence, at_ms)],
-                [grant.lock, grant.secret, int(self._lease_s * 1000)],
+                [grant.lock, grant.secret, self._lock.lease_ms],
             )
         match verdict:
             case b"SEIZED":

@@ -60,7 +60,7 @@ class RedisTapeStore:
         self._writer = Writer(server, namespace, replicas)
         self._eraser = Eraser(server, namespace, self.lock, self._reader)
         self._parking = Parking(server, namespace)
-        self._repairer = Repairer(server, namespace, self.lock, lease_s)
+        self._repairer = Repairer(server, namespace, self.lock)
         self._known = KnownTapes(server, namespace)
 
     @classmethod

@@ -128,7 +128,7 @@ def test_the_public_names() -> None:
 def test_a_script_tells_its_contract_and_never_touches_json(script: Path) -> None:
     text = script.read_text(encoding="utf-8")
     header = text[: text.index("\n\n")] if "\n\n" in text else text
-    shared = script.stem in {"block", "bounds", "dispatch", "put"}
+    shared = script.stem in {"block", "bounds", "dispatch", "put", "typed"}
     if not shared:
         assert "-- ARGV:" in header and "-- Returns:" in header and "-- Cost:" in header
     for banned in ("cjson", "cmsgpack", "'KEYS'", "XINFO", "SCAN"):

@@ -8,9 +8,7 @@
 -- Returns: 'OK', also for a repeat; 'MOVED' if the stream is not as it was read; or 'REFUSED' and a code. Only where it says
 --          'OK' anything was written
 -- Cost: O(entries that are set aside)
-local function typed(key)
-  return redis.call('TYPE', key).ok
-end
+-- include typed
 if typed(KEYS[2]) == 'hash' and redis.call('HGET', KEYS[2], ARGV[3]) == ARGV[2] then
   return {'OK'}
 end

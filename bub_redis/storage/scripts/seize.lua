@@ -5,9 +5,7 @@
 -- Returns: 'SEIZED' and the fence, also for a repeat, which renews the lock; 'BUSY' and who holds the session; or
 --          'FENCED' if it was granted to somebody else since
 -- Cost: O(1)
-local function typed(key)
-  return redis.call('TYPE', key).ok
-end
+-- include typed
 local function set_aside(key, name)
   if typed(key) ~= 'string' and typed(key) ~= 'none' then
     redis.call('RENAME', key, name)
