@@ -13,6 +13,7 @@ from bub_redis.agent import Agent
 from bub_redis.errors import BubError, Outage, ServerUnfit
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.rights import missing_rights, queue_samples, tape_samples
 from bub_redis.storage.script import Replicas
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.spill import SpillStore
@@ -61,10 +62,12 @@ async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, 
     """
     if not agent.sidecars:
         agent.mount(SpillStore(threshold_tokens=settings.spill_threshold))
-    server = tape_server = await _connected(stack, settings.queue_address, settings)
+    queue_keys, tape_keys = queue_samples(settings.namespace), tape_samples(settings.namespace)
+    on_queue = queue_keys if settings.tape_url else queue_keys + tape_keys
+    server = tape_server = await _connected(stack, settings.queue_address, settings, on_queue)
     await server.check_single()
     if settings.tape_url is not None:
-        tape_server = await _connected(stack, settings.tape_address, settings)
+        tape_server = await _connected(stack, settings.tape_address, settings, tape_keys)
     replicas = Replicas(settings.wait_replicas, settings.wait_replicas_s) if settings.wait_replicas else None
     store = RedisTapeStore(tape_server, namespace=settings.namespace, lease_s=settings.lease_s, replicas=replicas)
     queue = TurnQueue(server, settings)
@@ -78,8 +81,8 @@ async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, 
     return runtime
 
 
-async def _connected(stack: AsyncExitStack, url: str, settings: Settings) -> RedisServer:
-    """A server that may be used; what its configuration puts at risk is logged (case 139)."""
+async def _connected(stack: AsyncExitStack, url: str, settings: Settings, keys: list[str]) -> RedisServer:
+    """A server that may be used; what its configuration puts at risk is logged (case 139), and rights that lack."""
     server = await stack.enter_async_context(RedisServer(url))
     async with server.primaries() as primaries:
         for primary in primaries:
@@ -90,6 +93,8 @@ async def _connected(stack: AsyncExitStack, url: str, settings: Settings) -> Red
                 log.warning("server.may_drop_tapes", server=primary.address, eviction_policy=info.eviction_policy)
             if not info.append_only:
                 log.warning("server.forgets_at_restart", server=primary.address, remedy="appendonly yes")
+            if missing := await missing_rights(primary, keys):
+                log.warning("server.rights_missing", server=primary.address, rights=missing, remedy="bub-redis doctor")
     return server
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from redis.exceptions import NoPermissionError, ResponseError
 
 from bub_redis.storage.client import RedisServer
+from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, TapeKeys, known_tapes
 
 _KEY = "KEY"
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -89,6 +90,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 UNTESTED = frozenset({"auth", "hello", "select", "client|setname", "multi", "exec", "discard", "watch", "unwatch"})
 """What is needed too and is either proved by being connected, or not taken inside MULTI."""
+
+
+def queue_samples(namespace: str) -> list[str]:
+    """A key of each pattern of the queue side, of nothing that exists."""
+    keys = QueueKeys(namespace)
+    return [keys.turn("doctor/doctor"), f"{ARQ_JOB_PREFIX}{keys.job_prefix}doctor/doctor:0"]
+
+
+def tape_samples(namespace: str) -> list[str]:
+    """A key of each pattern of the tape side, of nothing that exists."""
+    return [TapeKeys(namespace, "doctor").frames("doctor"), f"{known_tapes(namespace)}:doctor"]
 
 
 async def missing_rights(server: RedisServer, keys: Sequence[str]) -> list[str]:

@@ -25,16 +25,16 @@ def closing_end(started: Started, max_crashes: int, *, has_journal: bool) -> End
 
 
 async def complete_block(fork: TurnFork, started: Started, end: End) -> None:
-    """Have the block of a turn that ended with an error tell what was asked, and the error (case 128).
+    """Have the block of a turn that failed, or that no agent brought to its end, tell what was asked (case 128).
 
-    Only what the agent did not record itself.
+    And the error, if there is one; only what the agent did not record itself.
     """
-    if end.error is None:
+    if end.error is None and not started.closing:
         return
     meta = {"run_id": started.request.turn.id}
     tape = started.request.turn.tape
     kinds = {(entry.kind, entry.payload.get("role")) for entry in fork.entries}
     if ("message", "user") not in kinds:
         await fork.append(tape, TapeEntry.message({"role": "user", "content": started.request.prompt}, **meta))
-    if ("error", None) not in kinds:
+    if end.error is not None and ("error", None) not in kinds:
         await fork.append(tape, TapeEntry.error(end.kind, end.error, None, **meta))

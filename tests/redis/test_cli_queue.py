@@ -140,6 +140,8 @@ async def test_a_dead_turn_is_listed_and_can_be_sent_again(settings: Settings, c
     first, second = (start_worker(settings, "tests.redis.agents:agent", BUB_MAX_CRASHES="1") for _ in range(2))
     try:
         result = await client.result(turn, timeout=timedelta(seconds=20))
+        # What is on the tape is told to the queue side a moment later.
+        await wait_until(client.dead, "the turn to be listed as dead")
     finally:
         kill(first)
         kill(second)

@@ -246,7 +246,7 @@ def test_an_entry_by_hand_and_a_lost_end_are_found_out(settings: Settings, cli: 
     on_tape(settings, tamper)
     verified = cli("verify", "customer-42")
     assert verified.returncode == 4
-    assert "1 entries were not written by bub-redis, were removed, or cannot be read" in verified.stdout
+    assert "1 entry was not written by bub-redis, removed, or cannot be read" in verified.stdout
     assert "the end is lost: receipt 9999999999999-9 was given and is not there any more" in verified.stdout
 
 

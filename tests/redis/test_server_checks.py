@@ -46,3 +46,12 @@ async def test_a_worker_does_not_start_on_a_replica(server: EmbeddedServer, tmp_
         async with AsyncExitStack() as stack:
             with pytest.raises(ServerUnfit, match="is a replica"):
                 await open_runtime(stack, load_settings(redis_url=replica.url), agent, "w1")
+
+
+async def test_a_worker_tells_of_rights_that_it_lacks() -> None:
+    """It may still do most of its work, and would hand a turn back for ever where it cannot."""
+    user = ["--user", "poor", "on", ">pw", "~*", "&*", "+@all", "-xadd"]
+    with EmbeddedServer(args=user) as strict, capture_logs() as logs:
+        async with AsyncExitStack() as stack:
+            await open_runtime(stack, load_settings(redis_url=f"unix://poor:pw@{strict.socket_path}"), agent, "w1")
+    assert [log["rights"] for log in logs if log["event"] == "server.rights_missing"] == [["xadd"]]

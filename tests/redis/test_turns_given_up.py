@@ -15,7 +15,7 @@ from bub_redis.turns import TurnClient
 from bub_redis.turns.overview import QueueOverview
 from tests.redis.agents import agent
 from tests.redis.frames import shown
-from tests.redis.workers import working
+from tests.redis.workers import worker_processes, working
 
 SOON = timedelta(seconds=10)
 
@@ -104,3 +104,17 @@ async def test_a_session_that_was_given_back_is_not_renewed(server: EmbeddedServ
             await asyncio.sleep(2 * settings.beat_s)  # noqa: TID251 - beats of the keeper, which do nothing
             assert await is_free()
             queue_server.start()
+
+
+async def test_a_turn_that_is_cancelled_between_two_attempts_tells_what_was_asked(
+    client: TurnClient, settings: Settings
+) -> None:
+    """No agent runs any more that would have recorded it."""
+    turn = await client.enqueue("s", "die now", turn_id="m1")
+    with worker_processes(settings, "tests.redis.agents:agent") as (dying,):
+        await asyncio.to_thread(dying.wait)
+    assert await client.cancel(turn) == "cancelling"
+    async with working(settings, agent):
+        assert (await client.result(turn, timeout=SOON)).status == "cancelled"
+    entries = await Tape("s", client.store).query().kinds("message").all()
+    assert [entry.text for entry in entries] == ["die now"]

@@ -8,7 +8,6 @@ from typing import Literal
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.health import Health
-from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, TapeKeys, known_tapes
 from bub_redis.storage.rights import COMMANDS, missing_rights
 from bub_redis.turns.overview import OpenTurn, QueueCounts, WorkerLoad
 
@@ -84,17 +83,6 @@ async def rights_finding(side: str, server: RedisServer, keys: Sequence[str]) ->
         remedy = f"grant {granted} on {' '.join(keys)}, or use deploy/users.acl"
         return Finding(f"{side} rights", "problem", f"{len(missing)} of {len(COMMANDS)} are missing", remedy)
     return Finding(f"{side} rights", "ok", f"all {len(COMMANDS)} commands, on keys like {' '.join(keys)}")
-
-
-def queue_keys(namespace: str) -> list[str]:
-    """A key of each pattern of the queue side, of nothing that exists."""
-    keys = QueueKeys(namespace)
-    return [keys.turn("doctor/doctor"), f"{ARQ_JOB_PREFIX}{keys.job_prefix}doctor/doctor:0"]
-
-
-def tape_keys(namespace: str) -> list[str]:
-    """A key of each pattern of the tape side, of nothing that exists."""
-    return [TapeKeys(namespace, "doctor").frames("doctor"), f"{known_tapes(namespace)}:doctor"]
 
 
 def lease_finding(settings: Settings, healths: Sequence[Health]) -> Finding:

@@ -9,10 +9,8 @@ from bub_redis.cli.doctor.checks import (
     Finding,
     arq_findings,
     lease_finding,
-    queue_keys,
     rights_finding,
     server_findings,
-    tape_keys,
     work_findings,
 )
 from bub_redis.cli.embedded import command_settings
@@ -22,6 +20,7 @@ from bub_redis.errors import BubError
 from bub_redis.settings import given_settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.health import Health, survey
+from bub_redis.storage.rights import queue_samples, tape_samples
 from bub_redis.turns import TurnClient
 from bub_redis.turns.overview import QueueOverview
 
@@ -53,11 +52,11 @@ async def _findings() -> AsyncIterator[Finding]:
     given = ", ".join(name for name in given_settings() if name != "home") or "none: all are defaults"
     yield Finding("settings", "ok", f"valid; given: {given}")
     async with TurnClient(settings) as client:
-        sides = [("queue", client.server, queue_keys(settings.namespace))]
+        sides = [("queue", client.server, queue_samples(settings.namespace))]
         if client.store.server is client.server:
-            sides[0][2].extend(tape_keys(settings.namespace))
+            sides[0][2].extend(tape_samples(settings.namespace))
         else:
-            sides.append(("tape", client.store.server, tape_keys(settings.namespace)))
+            sides.append(("tape", client.store.server, tape_samples(settings.namespace)))
         healths: dict[str, list[Health]] = {side: [] for side, _, _ in sides}
         for side, server, keys in sides:
             async for found in _side(side, server, keys, healths[side]):

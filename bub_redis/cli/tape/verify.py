@@ -85,7 +85,8 @@ def _show(verdict: _Verdict) -> None:
     ]
     problems += [f"entry {number} does not follow on the one before it" for number in found.misplaced]
     if verdict.unreadable:
-        problems.append(f"{verdict.unreadable} entries were not written by bub-redis, were removed, or cannot be read")
+        entries = "1 entry was" if verdict.unreadable == 1 else f"{verdict.unreadable} entries were"
+        problems.append(f"{entries} not written by bub-redis, removed, or cannot be read")
     if verdict.unfit:
         problems.append(f"{', '.join(verdict.unfit)}: does not fit the entries; see `bub-redis tape repair`")
     if verdict.lost_receipt:
