@@ -38,6 +38,7 @@ class ErrorKind(StrEnum):
     CONFLICT = "conflict"
     BUSY = "busy"
     TEMPORARY = "temporary"
+    BLOCKED = "blocked"
     UNFIT = "unfit"
     CLOSED = "closed"
     TIMED_OUT = "timed_out"
@@ -106,6 +107,8 @@ class Outage(BubError):
 
 class TapeBlocked(Outage):
     """The tape refuses every write until it is repaired: a key of another type, or an entry written by hand."""
+
+    kind = ErrorKind.BLOCKED
 
 
 class ServerUnfit(BubError):

@@ -6,9 +6,6 @@ from typing import Literal
 
 from bub_redis.turns.record import Request
 
-BLOCKED = "blocked"
-"""The kind of a hand-back from a tape that refuses every write; any other has the kind of its error."""
-
 
 @dataclass(frozen=True)
 class Attempt:

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from bub_redis.errors import ErrorKind
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape.names import encode_name
-from bub_redis.turns.attempt import BLOCKED
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn
 
@@ -46,7 +46,7 @@ class OpenTurn:
     @property
     def blocked(self) -> bool:
         """Whether its tape refuses every write."""
-        return self.status == "queued" and self.handed_back_kind == BLOCKED
+        return self.status == "queued" and self.handed_back_kind == ErrorKind.BLOCKED
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import structlog
 from bub_redis import faults
 from bub_redis.agent import Agent
 from bub_redis.agent.resume import Resume
-from bub_redis.errors import BubError, ConfigError, Fenced, Outage, TapeBlocked
+from bub_redis.errors import BubError, ConfigError, Fenced, Outage
 from bub_redis.settings import Settings
 from bub_redis.storage.journal import Journal
 from bub_redis.storage.lock import Committed
@@ -25,7 +25,7 @@ from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.sidecar import sidecar_tape_name
 from bub_redis.tape.store import Grant, Head
 from bub_redis.tape.tape import Tape
-from bub_redis.turns.attempt import BLOCKED, Attempt, Beat, Started
+from bub_redis.turns.attempt import Attempt, Beat, Started
 from bub_redis.turns.closing import closing_end, complete_block
 from bub_redis.turns.durable import TurnFork
 from bub_redis.turns.frames import FrameWriter, first_frame
@@ -86,7 +86,7 @@ class TurnRunner:
                 except BubError as error:
                     # An outage, a foreign lock, a tape that is blocked or was reset: not the turn's fault.
                     pause_s = min(2.0**started.handbacks, _LONGEST_PAUSE_S)
-                    await self._hand_back(started, running, str(error), pause_s=pause_s, kind=_kind(error))
+                    await self._hand_back(started, running, str(error), pause_s=pause_s, kind=error.kind)
                 finally:
                     self._suspects -= started.suspect
 
@@ -286,10 +286,6 @@ class TurnRunner:
                 log.warning("turn.waits_for_server", reason=str(outage), pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-
-
-def _kind(error: BubError) -> str:
-    return BLOCKED if isinstance(error, TapeBlocked) else error.kind
 
 
 def _state(started: Started) -> dict[str, object]:

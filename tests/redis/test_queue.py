@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import pytest
 
-from bub_redis.errors import NotFound, QueueFull
+from bub_redis.errors import ErrorKind, NotFound, QueueFull
 from bub_redis.settings import Settings
 from bub_redis.storage import RedisServer
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.testing import wait_until
 from bub_redis.turns import Turn
-from bub_redis.turns.attempt import BLOCKED, Attempt, Beat, Started
+from bub_redis.turns.attempt import Attempt, Beat, Started
 from bub_redis.turns.overview import QueueOverview
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Request
@@ -108,7 +108,10 @@ async def test_a_tape_is_blocked_by_the_kind_of_the_error_and_not_by_its_words(q
     overview = QueueOverview(queue)
     await queue.enqueue(request())
     told = []
-    for reason, kind in [("a tool named `bub-redis tape repair`", "temporary"), ("the tape refuses", BLOCKED)]:
+    for reason, kind in [
+        ("a tool named `bub-redis tape repair`", "temporary"),
+        ("the tape refuses", ErrorKind.BLOCKED),
+    ]:
         attempt = await claimed(queue)
         await queue.start(attempt)
         await queue.hand_back(attempt, pause_s=0, reason=reason, kind=kind)
@@ -122,7 +125,7 @@ async def test_the_reason_of_a_hand_back_is_gone_once_the_next_attempt_starts(qu
     await queue.enqueue(request())
     attempt = await claimed(queue)
     await queue.start(attempt)
-    await queue.hand_back(attempt, pause_s=0, reason="the tape refuses", kind=BLOCKED)
+    await queue.hand_back(attempt, pause_s=0, reason="the tape refuses", kind=ErrorKind.BLOCKED)
     assert await crash(queue)
     (turn,) = await QueueOverview(queue).turns_of("s")
     assert (turn.status, turn.handed_back, turn.blocked) == ("queued", None, False)
