@@ -51,13 +51,15 @@ class Nodes:
         """
         node, is_importing = self.of(commands), False
         replies: list[Any] = []
+        failure: Exception | None = None
         for _ in range(_MOST_REDIRECTIONS):
             try:
                 replies = await (_ask_importing(node, commands) if is_importing else self._send(node, commands))
-            except NO_ANSWER:
+                failure = None
+            except NO_ANSWER as error:
                 if not await self._replaced(node, commands):
                     raise
-                node, is_importing = self.of(commands), False
+                node, is_importing, failure = self.of(commands), False, error
                 continue
             found = next(filter(None, map(redirection, replies)), None)
             if found is None:
@@ -70,6 +72,8 @@ class Nodes:
                         await self._read_map([node])
                         self._owners[int(found["slot"])] = there
             node = there
+        if failure is not None:
+            raise failure
         return replies
 
     async def ask_each(self, commands: Sequence[Command]) -> list[Any]:
