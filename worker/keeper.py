@@ -111,19 +111,20 @@ class LeaseKeeper:
 
     async def _each_beat(self, renew: Callable[[], Awaitable[None]]) -> None:
         """Renew at each beat, and as soon as a server answers again: others wait one beat before they take over."""
-        told = False
+        beat_s, told = self._settings.beat_s, False
         while not self._ended.is_set():
-            pause_s = self._settings.beat_s
+            pause_s = beat_s
             if time.monotonic() - self._answered_at < self._settings.loop_stall_s:
-                try:
-                    await renew()
-                    told = False
-                except BubError as error:
+                renewing = asyncio.create_task(_failure(renew()))
+                # One node that hangs must not cost what the others hold: the next beat does not wait for this one.
+                await asyncio.wait({renewing}, timeout=beat_s)
+                failure = renewing.result() if renewing.done() else "no answer within a beat"
+                if failure:
                     # No answer is not a loss: only "not yours" stops a turn.
                     if not told:
-                        log.warning("keeper.no_answer", reason=str(error), worker=self._worker)
-                    told = True
+                        log.warning("keeper.no_answer", reason=failure, worker=self._worker)
                     pause_s = min(_ASK_AGAIN_S, pause_s)
+                told = bool(failure)
             await asyncio.sleep(pause_s)
 
     async def _watch_on(self) -> None:
@@ -189,3 +190,12 @@ class LeaseKeeper:
         # The loop may be closing while the last beat is under way.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
+
+
+async def _failure(renewing: Awaitable[None]) -> str:
+    """Why a renewal failed; empty if it did not."""
+    try:
+        await renewing
+    except BubError as error:
+        return str(error)
+    return ""

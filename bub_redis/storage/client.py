@@ -35,6 +35,8 @@ _TEMPORARY_CODES = frozenset(
         *("LOADING", "READONLY", "OOM", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY"),
         # Of a cluster: it is not whole, a slot is on its way, or it is not agreed where.
         *("CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"),
+        # A blocked read, when its server becomes a replica.
+        "UNBLOCKED",
     }
 )
 OLDEST_REDIS = (7, 0)
@@ -154,12 +156,12 @@ class RedisServer:
         self.ensure_open()
         finding = [("EXISTS", key)]
         await self._blocking_nodes.ask(finding)
-        pool = self._blocking_nodes.of(finding)
-        connection = await pool.get_connection()
+        # Beside the pool: its bound is for commands that come and go.
+        connection: PatientConnection = self._blocking_nodes.of(finding).make_connection()  # type: ignore[no-untyped-call]
         try:
             yield connection
         finally:
-            await pool.release(connection)
+            await connection.disconnect(nowait=True)
 
     async def slot_of(self, key: str) -> int | None:
         """The slot of a key on a cluster; None elsewhere, where all keys may be asked for together. Raises Outage."""
@@ -168,7 +170,8 @@ class RedisServer:
     async def is_cluster(self) -> bool:
         """Whether the URL names a node of a cluster; asked once. Raises Outage, ConfigError."""
         if self._is_cluster is None:
-            self._is_cluster = (await self.info()).is_cluster
+            # The node that the URL names may be gone, where others have told of the cluster.
+            self._is_cluster = self._nodes.is_cluster or (await self.info()).is_cluster
         return self._is_cluster
 
     async def check_single(self) -> None:
@@ -193,6 +196,8 @@ class RedisServer:
             return
         with self.outages():
             addresses = await self._nodes.addresses()
+        if not addresses:
+            raise Outage(f"{self.address} is a node that no cluster has given slots; name one that takes part")
         async with AsyncExitStack() as stack:
             yield [
                 await stack.enter_async_context(RedisServer(url_beside(self._url, host, port), **self._options))
@@ -254,6 +259,8 @@ class RedisServer:
             return TapeBlocked(f"a key at {self.address} is of another type; see `bub-redis tape repair`")
         if code == "NOAUTH":
             return ConfigError(f"{self.address} wants a password; put it into the URL: redis://:password@host:port/0")
+        if code == "SELECT":
+            return ConfigError(f"{self.address} is a cluster, which has only one database; end the URL in /0")
         if code == "DB":
             return ConfigError(f"{self.address} has no database of that number; end the URL in another one, such as /0")
         return ServerUnfit(f"{self.address} refused a command ({code})")

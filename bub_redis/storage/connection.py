@@ -135,6 +135,13 @@ class Pool(BlockingConnectionPool):
         super().__init__(**options)
         self.connection_class = _PATIENT.get(self.connection_class, self.connection_class)
         self._waiting = 0
+        self._is_retired = False
+
+    @property
+    def repeats(self) -> int:
+        """How often commands are sent again where a connection breaks."""
+        retries: int = self.connection_kwargs["retry"]._retries
+        return retries
 
     @property
     def host(self) -> str:
@@ -169,6 +176,14 @@ class Pool(BlockingConnectionPool):
             raise
         return connection
 
+    async def ask_once(self, commands: Sequence[Command]) -> list[Any]:
+        """The same as `ask`, and nothing is sent again."""
+        connection = await self.get_connection()
+        try:
+            return await connection.ask(commands)
+        finally:
+            await self.release(connection)
+
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """Send commands in one piece; what the server answered to each, errors among them.
 
@@ -192,6 +207,13 @@ class Pool(BlockingConnectionPool):
             # credentials that are renewed.
             self._in_use_connections.remove(connection)
             self._available_connections.append(connection)
+        if self._is_retired:
+            await connection.disconnect(nowait=True)
+
+    async def retire(self) -> None:
+        """Close its connections, those in use once they are given back."""
+        self._is_retired = True
+        await self.disconnect(inuse_connections=False)
 
 
 async def _while_it_moves(

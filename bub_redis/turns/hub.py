@@ -7,6 +7,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from redis.exceptions import ResponseError
 
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer, raised
@@ -115,7 +118,8 @@ class FrameHub:
 
     async def aclose(self) -> None:
         """Stop reading; may be repeated."""
-        for reader in self._readers.values():
+        # A copy: followers that end meanwhile take theirs out.
+        for reader in tuple(self._readers.values()):
             await reader.aclose()
 
 
@@ -197,7 +201,7 @@ class _Reader:
             (reply,) = await connection.ask([("XREAD", "COUNT", _PAGE_FRAMES, "BLOCK", _BLOCK_MS, "STREAMS", *streams)])
         except NO_ANSWER:
             return None
-        return None if redirection(reply) else raised(reply) or ()
+        return None if _is_moved(reply) else raised(reply) or ()
 
     def _hand_over(self, reply: Reply) -> None:
         for raw_key, frames in reply:
@@ -208,3 +212,8 @@ class _Reader:
             for subscription in followers:
                 for frame in frames:
                     subscription.hand(frame)
+
+
+def _is_moved(reply: Any) -> bool:
+    """Whether the streams are elsewhere now: by a redirection, or since the server has become a replica."""
+    return redirection(reply) is not None or (isinstance(reply, ResponseError) and str(reply).startswith("UNBLOCKED"))

@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +32,11 @@ class Node:
     def redis(self) -> Redis:
         """Commands to this very node."""
         return Redis(unix_socket_path=str(self.server.socket_path))
+
+    @property
+    def role(self) -> str:
+        """`master` or `slave`, as it says itself."""
+        return str(self.redis.execute_command("ROLE")[0].decode())
 
     @property
     def id(self) -> str:
@@ -88,10 +93,10 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0) -> Iterator[Cluster]:
-    """A cluster whose data is in `folder`, ready when the block begins."""
+def running_cluster(folder: Path, *options: str, primaries: int = 3, replicas: int = 0) -> Iterator[Cluster]:
+    """A cluster whose data is in `folder`, ready when the block begins; `options` are those of each server."""
     with ExitStack() as stack:
-        nodes = [_started(stack, folder / str(number)) for number in range(primaries + replicas)]
+        nodes = [_started(stack, folder / str(number), options) for number in range(primaries + replicas)]
         bounds = [_SLOTS * number // primaries for number in range(primaries + 1)]
         for node, (first, behind) in zip(nodes, pairwise(bounds), strict=False):
             node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, behind - 1)
@@ -107,12 +112,14 @@ def running_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0) -> I
             node.redis.close()
 
 
-def _started(stack: ExitStack, folder: Path) -> Node:
+def _started(stack: ExitStack, folder: Path, options: Sequence[str]) -> Node:
     port, bus_port = _free_port(), _free_port()
     args = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
     args += ["--cluster-port", str(bus_port), "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)]
     binary = os.environ.get("BUB_TEST_SERVER")
-    return Node(stack.enter_context(EmbeddedServer(binary=binary, data_dir=folder, args=args)), port, bus_port)
+    return Node(
+        stack.enter_context(EmbeddedServer(binary=binary, data_dir=folder, args=[*args, *options])), port, bus_port
+    )
 
 
 def _knows_all(node: Node, cluster: Cluster) -> bool:

@@ -20,7 +20,7 @@ from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.tail import tail_tape
 from bub_redis.tape import Tape, TapeEntry
 from bub_redis.tape.receipt import broken_receipts
-from bub_redis.testing import wait_until
+from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
@@ -68,6 +68,15 @@ async def texts(store: RedisTapeStore, tape: str) -> list[str]:
     assert [entry.id for entry in entries] == list(range(1, len(entries) + 1))
     assert broken_receipts(entries) == []
     return [entry.text for entry in entries if entry.kind == "message"]
+
+
+async def appended(store: RedisTapeStore, tape: str, text: str) -> bool:
+    """Whether it could be appended now."""
+    try:
+        await store.append(tape, say(text))
+    except Outage:
+        return False
+    return True
 
 
 async def test_turns_of_sessions_on_all_nodes_are_followed_and_on_their_tapes(
@@ -204,21 +213,67 @@ async def test_a_replica_that_takes_over_is_found(tmp_path: Path, namespace: str
             tape = one_on_each(own, store)[dead]
             for number in range(5):
                 await store.append(tape, say(str(number)))
-            replica = own.nodes[own.primaries + dead].redis
-            await wait_until(lambda: replica.info("keyspace") == own.nodes[dead].redis.info("keyspace"), "a true copy")
+            replica = own.nodes[own.primaries + dead]
+            await wait_until(lambda: replica.redis.dbsize() == own.nodes[dead].redis.dbsize(), "a true copy")
             own.nodes[dead].server.kill()
-
-            async def went_on() -> bool:
-                try:
-                    await store.append(tape, say("after"))
-                except Outage:
-                    return False
-                return True
-
-            await wait_until(went_on, "the replica to take over", timeout_s=30)
+            await wait_until(lambda: appended(store, tape, "after"), "the replica to take over", timeout_s=30)
             found = await texts(store, tape)
             assert found[:5] == ["0", "1", "2", "3", "4"] and set(found[5:]) == {"after"}
-            assert replica.info("replication")["role"] == "master"  # type: ignore[index]
+            assert replica.role == "master"
+
+
+async def test_a_node_that_was_taken_out_is_left_for_the_one_that_took_over(tmp_path: Path, namespace: str) -> None:
+    """It answers as before, and says that its cluster is down: it is alone."""
+    with running_cluster(tmp_path, replicas=1) as own:
+        old, replica = own.nodes[0], own.nodes[own.primaries]
+        async with RedisTapeStore.from_url(own.url, namespace=namespace) as store:
+            tape = one_on_each(own, store)[0]
+            await store.append(tape, say("before"))
+            replica.redis.execute_command("CLUSTER", "FAILOVER")
+            await wait_until(lambda: replica.role == "master", "the fail-over", timeout_s=20)
+            old_id = old.id
+            for node in own.nodes[1:]:
+                node.redis.execute_command("CLUSTER", "FORGET", old_id)
+            old.redis.execute_command("CLUSTER", "RESET", "SOFT")
+            await wait_until(lambda: appended(store, tape, "after"), "the others to agree", timeout_s=20)
+            assert await texts(store, tape) == ["before", "after"]
+
+
+async def test_nodes_that_have_no_name_are_asked_where_they_were_met(tmp_path: Path, namespace: str) -> None:
+    """A cluster that tells host names, of which none was announced, tells `?`."""
+    with running_cluster(tmp_path, "--cluster-preferred-endpoint-type", "hostname") as own:
+        async with RedisTapeStore.from_url(own.url, namespace=namespace) as store:
+            for tape in one_on_each(own, store):
+                await store.append(tape, say("hello"))
+            async with store.server.primaries() as primaries:
+                assert len(primaries) == own.primaries
+
+
+async def test_once_it_knows_the_others_a_client_needs_no_node_that_its_url_names(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, replicas=1) as own:
+        settings = load_settings(redis_url=own.nodes[0].server.url, tape_url=own.url)
+        async with TurnClient(settings) as client:
+            assert await client.store.list_tapes() == []
+            own.nodes[0].server.kill()
+
+            async def found() -> bool:
+                try:
+                    return await client.store.server.slot_of("a") is not None
+                except Outage:
+                    return False
+
+            await wait_until(found, "the others to be asked")
+            async with client.store.server.primaries() as primaries:
+                assert primaries
+
+
+async def test_a_node_that_no_cluster_has_given_slots_is_named(tmp_path: Path) -> None:
+    """It must not pass for a cluster of which nothing is wrong, since there is nothing."""
+    with EmbeddedServer(data_dir=tmp_path, args=["--cluster-enabled", "yes"]) as alone:
+        async with RedisServer(alone.url) as server:
+            with pytest.raises(Outage, match="no cluster has given slots"):
+                async with server.primaries():
+                    pass
 
 
 async def test_the_queue_is_refused_on_a_cluster(cluster: Cluster) -> None:

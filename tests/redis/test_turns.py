@@ -314,6 +314,24 @@ async def test_a_follower_of_a_stopped_server_hears_of_the_outage(tmp_path: Path
                     own.kill()
 
 
+async def test_a_follower_outlives_a_server_that_changes_its_role(tmp_path: Path) -> None:
+    """A replica for a moment, as a fail-over makes of a primary: it ends blocked reads with an error of its own."""
+    with EmbeddedServer(data_dir=tmp_path) as own:
+        settings = load_settings(redis_url=own.url, reconcile_s=0.05)
+        async with TurnClient(settings) as client:
+            turn = await client.enqueue("s", "hello")
+            following = asyncio.create_task(client.result(turn, timeout=SOON))
+
+            async def blocked() -> bool:
+                return any(one["cmd"] == "xread" for one in await client.server.commands.client_list())
+
+            await wait_until(blocked, "the follower to wait")
+            for role in (("127.0.0.1", "1"), ("NO", "ONE")):
+                await client.server.commands.execute_command("REPLICAOF", *role)
+            async with working(settings, agent):
+                assert (await following).text == "echo: hello"
+
+
 # Steering
 
 
