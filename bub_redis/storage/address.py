@@ -28,7 +28,11 @@ def masked(url: str) -> str:
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     host = parts.hostname or "localhost"
-    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}{parts.path}"
+    return f"{parts.scheme}://{_bracketed(host)}:{port}{parts.path}"
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def check_url(url: str) -> None:
@@ -53,5 +57,4 @@ def url_beside(url: str, host: str, port: int) -> str:
     parts = urlsplit(url)
     user, at, _ = parts.netloc.rpartition("@")
     scheme = "rediss" if parts.scheme == "rediss" else "redis"
-    netloc = f"{user}{at}{f'[{host}]' if ':' in host else host}:{port}"
-    return parts._replace(scheme=scheme, netloc=netloc, path="").geturl()
+    return parts._replace(scheme=scheme, netloc=f"{user}{at}{_bracketed(host)}:{port}", path="").geturl()

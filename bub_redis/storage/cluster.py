@@ -227,9 +227,18 @@ def redirection(reply: Any) -> re.Match[str] | None:
     return _REDIRECTION.match(str(reply)) if isinstance(reply, ResponseError) else None
 
 
+def leads_nowhere(reply: Any) -> bool:
+    """Whether a connection is of no use for what was asked: by a redirection, or since its server is a replica now."""
+    return redirection(reply) is not None or _is_refused_as(reply, "UNBLOCKED")
+
+
+def _is_refused_as(reply: Any, code: str) -> bool:
+    return isinstance(reply, ResponseError) and str(reply).startswith(code)
+
+
 def _is_down(reply: Any) -> bool:
     """Whether the node says that its cluster is not whole: it may be the only one that sees it so."""
-    return isinstance(reply, ResponseError) and str(reply).startswith("CLUSTERDOWN")
+    return _is_refused_as(reply, "CLUSTERDOWN")
 
 
 def _named(host: bytes | str | None) -> str:

@@ -90,15 +90,15 @@ class Eraser:
         if seen is not None and (seen.generation, seen.digest) != (head.generation, head.digest):
             # Of what is kept, nothing may be a receipt: its numbers would be those of the old generation.
             raise Conflict(f"tape {reset.tape!r} was reset, or a turn was merged, meanwhile; nothing was written")
-        keys = TapeKeys(self._namespace, reset.tape)
-        with self._server.outages():
-            opened = (await self._server.reply("HGET", keys.state, "open") or b"").decode()
+        # A reset under the lock holds the session itself, so no turn is open beside it.
+        opened = "" if fence else await self._opened(reset.tape)
         owner = head if owner_tape(reset.tape) == reset.tape else await self._reader.head(owner_tape(reset.tape))
         block = Block.of([*reset.opening, *reopened(head), *reset_events(reset.sidecars, unfit)])
         args: list[Argument] = [fence, reset.id, owner.digest, opened]
         args += self._emptied(Delta(reset.tape, head, block, len(block)), seen)
         for name in sidecars:
             args += self._emptied(Delta(name, await self._reader.head(name), Block(), 0), None)
+        keys = TapeKeys(self._namespace, reset.tape)
         written = tape_keys(self._namespace, [reset.tape, *sidecars])
         with self._server.outages():
             reply: list[bytes] = await _RESET.run_in_transaction(
@@ -110,6 +110,12 @@ class Eraser:
         """One tape of a reset: up to `seen`, or all there is when the script runs."""
         name, generation, opening, _, *block = tape_args(self._namespace, delta)
         return [name, generation, opening, "" if seen is None else seen.last_id, *block]
+
+    async def _opened(self, tape: str) -> str:
+        """The turn or run that holds or last held the session and is not merged; empty without one. Raises Outage."""
+        with self._server.outages():
+            opened = await self._server.reply("HGET", TapeKeys(self._namespace, tape).state, "open")
+        return (opened or b"").decode()
 
     async def sidecars(self, tape: str) -> list[str]:
         """The names of the tapes of its sidecars, sorted. Raises Outage."""
@@ -138,8 +144,8 @@ class Eraser:
         keys = TapeKeys(self._namespace, tape)
         with self._server.outages():
             parked = await self._server.reply("ZRANGE", keys.parked_turns, 0, -1)
-            opened = await self._server.reply("HGET", keys.state, "open")
-        yield [turn.decode() for turn in (*parked, *filter(None, [opened]))]
+        yield [turn.decode() for turn in parked]
+        yield list(filter(None, [await self._opened(tape)]))
         async for page in fields_of(self._server, keys.turns):
             yield [turn.decode() for turn, _ in page]
 

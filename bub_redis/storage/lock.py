@@ -98,7 +98,10 @@ class SessionLock:
         with self._server.outages():
             (verdict, *rest), *read = await _GRANT.run_before(
                 self._server,
-                [keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.journal(holder), keys.tape],
+                [
+                    *(keys.lock, keys.fence, keys.turns, keys.state, keys.frames(holder), keys.journal(holder)),
+                    *keys.written,
+                ],
                 [
                     holder,
                     "-" if dispatch is None else dispatch,

@@ -7,13 +7,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any
-
-from redis.exceptions import ResponseError
 
 from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer, raised
-from bub_redis.storage.cluster import NO_ANSWER, redirection
+from bub_redis.storage.cluster import NO_ANSWER, leads_nowhere
 from bub_redis.storage.connection import PatientConnection
 from bub_redis.storage.reader import stream_order
 from bub_redis.tasks import ended
@@ -201,7 +198,7 @@ class _Reader:
             (reply,) = await connection.ask([("XREAD", "COUNT", _PAGE_FRAMES, "BLOCK", _BLOCK_MS, "STREAMS", *streams)])
         except NO_ANSWER:
             return None
-        return None if _is_moved(reply) else raised(reply) or ()
+        return None if leads_nowhere(reply) else raised(reply) or ()
 
     def _hand_over(self, reply: Reply) -> None:
         for raw_key, frames in reply:
@@ -212,8 +209,3 @@ class _Reader:
             for subscription in followers:
                 for frame in frames:
                     subscription.hand(frame)
-
-
-def _is_moved(reply: Any) -> bool:
-    """Whether the streams are elsewhere now: by a redirection, or since the server has become a replica."""
-    return redirection(reply) is not None or (isinstance(reply, ResponseError) and str(reply).startswith("UNBLOCKED"))

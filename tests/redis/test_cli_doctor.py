@@ -124,7 +124,6 @@ def test_for_people_each_finding_is_a_line_with_its_remedy_below(settings: Setti
 HEALTHY = Health(
     ServerInfo("Redis", "7.0.15", "noeviction", append_only=True),
     role="master",
-    cluster=False,
     aof_ok=True,
     used_bytes=2**20,
     max_bytes=0,

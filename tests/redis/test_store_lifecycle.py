@@ -7,7 +7,7 @@ import pytest
 
 from bub_redis.errors import StoreClosed
 from bub_redis.storage import RedisTapeStore
-from bub_redis.storage.keys import TapeKeys, known_tapes
+from bub_redis.storage.keys import known_tapes
 from bub_redis.tape import Tape, TapeEntry, TapeQuery
 from bub_redis.tape.fork import Fork
 from bub_redis.testing import EmbeddedServer, wait_until
@@ -82,17 +82,17 @@ async def test_what_is_noted_in_the_background_is_over_when_a_store_is_closed(
 @pytest.mark.parametrize("rounds", range(6))
 async def test_a_cancellation_while_a_session_is_left_is_not_lost(redis_store: RedisTapeStore, rounds: int) -> None:
     """Leaving it ends the task that renews it, which is no reason to take the caller's cancellation for that task's."""
-    inside, went_on = asyncio.Event(), []
+    entered, inside, went_on = asyncio.Event(), asyncio.Event(), []
 
     async def work() -> None:
         async with redis_store.session("t", "run", 1.0):
+            entered.set()
             await inside.wait()
         went_on.append(True)
         await asyncio.Event().wait()
 
     working = asyncio.create_task(work())
-    await wait_until(lambda: redis_store.server.reply("EXISTS", TapeKeys(redis_store.namespace, "t").lock), "the lock")
-    await asyncio.sleep(0.05)  # noqa: TID251 - the session is entered a moment after its lock is there
+    await entered.wait()
     inside.set()
     for _ in range(rounds):
         await asyncio.sleep(0)  # noqa: TID251 - a step of the event loop, not a time

@@ -13,6 +13,7 @@ from bub_redis.cli.turn.follow import FramePrinter
 from bub_redis.cli.turn.standstill import standstill_told
 from bub_redis.cli.worker_process import WorkerFailed
 from bub_redis.errors import Outage
+from bub_redis.tasks import ended
 from bub_redis.turns import Frame, Turn, TurnClient
 from bub_redis.turns.record import new_turn_id
 
@@ -69,9 +70,8 @@ class ChatTurn:
             self._printer.end_line()
             for task in (following, watching, self._cancelling):
                 if task is not None:
-                    task.cancel()
-                    with suppress(asyncio.CancelledError, Outage, WorkerFailed):
-                        await task
+                    with suppress(Outage, WorkerFailed):
+                        await ended(task)
 
     async def _follow(self) -> str:
         """Enqueue and follow. The turn has an id of its own from the start, so that sending it again is safe."""

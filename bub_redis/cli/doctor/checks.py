@@ -106,7 +106,7 @@ def arq_findings(health: Health) -> Iterator[Finding]:
         yield Finding("arq", "ok", installed)
     else:
         yield Finding("arq", "problem", installed, f"pip install 'arq>={_ARQ}0': names of it that we use may differ")
-    if health.cluster:
+    if health.info.is_cluster:
         remedy = "the queue side needs one primary: name it in BUB_REDIS_URL; BUB_TAPE_URL may name a cluster"
         yield Finding("queue topology", "problem", "a cluster", remedy)
     else:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from bub_redis.cli.output import note
 from bub_redis.cli.waiting import NO_WORKER
 from bub_redis.errors import BubError
+from bub_redis.tasks import ended
 from bub_redis.turns import Turn, TurnClient
 from bub_redis.turns.overview import OpenTurn, QueueOverview
 
@@ -23,10 +24,9 @@ async def standstill_told(
     try:
         yield
     finally:
-        telling.cancel()
-        # What else goes wrong is for whoever follows to meet.
-        with suppress(asyncio.CancelledError, BubError):
-            await telling
+        # What goes wrong is for whoever follows to meet.
+        with suppress(BubError):
+            await ended(telling)
 
 
 async def _tell(client: TurnClient, turn: Turn, end_line: Callable[[], None], told: str) -> None:

@@ -1,9 +1,9 @@
 -- Grant a session to an attempt of a turn, or to a library fork; the fencing token rises with every new grant.
--- KEYS: lock, fence, turns, state, frames, journal, tape
+-- KEYS: lock, fence, turns, state, frames, journal, then tape, anchors and latest
 -- ARGV: 1 turn or run id, 2 dispatch number ('-' for a library fork), 3 secret of the attempt, 4 lease (ms),
 --       5 type of the first frame ('' for no frame), 6 its attempt, 7 its data (JSON), 8 TTL of frames (ms),
 --       9 '1' to be refused also while a turn is open that nobody works on at the moment, '' for a fork: to be refused if
---       the stream is not what `state` says; then the fields of `state` that make a head
+--       the tape cannot be written; then the fields of `state` that make a head
 -- Returns: 'GRANTED', the token, the values of those fields and 1 if there is a journal; 'COMMITTED' and the turn's
 --          mark; 'BUSY' and the turn or run that holds it; or 'REFUSED' and a code
 -- Cost: O(1)
@@ -18,8 +18,11 @@ if mark == nil or held == nil or fence == nil or not read('HLEN', KEYS[4]) or no
   return {'REFUSED', 'WRONGTYPE'}
 end
 -- A fork of what is left of a tape would have the model answer, and tools run, for nothing: its merge is refused.
-if ARGV[9] == '' and read('XLEN', KEYS[7]) ~= tonumber(redis.call('HGET', KEYS[4], 'count') or 0) then
-  return {'REFUSED', read('XLEN', KEYS[7]) and 'MISMATCH' or 'WRONGTYPE'}
+if ARGV[9] == '' then
+  local whole, code = position(7, KEYS[4], '')
+  if not whole then
+    return {'REFUSED', code}
+  end
 end
 -- The tape as its fork will see it, read here since every fork asks for it next.
 local function granted(token)

@@ -1,9 +1,11 @@
 -- Empty a tape and the tapes of its sidecars, and begin them anew, in one step.
 -- KEYS: state, fence, lock, journal of the open turn, then tape, anchors and latest of the tape and of each sidecar
 -- ARGV: 1 fence of our grant, or '' to take the session from whoever holds it, 2 the reset's own id,
---       3 digest of the last receipt that the opening names, 4 the open turn ('' without one), then the tapes
--- Returns: 'OK', also for a repeat of a reset that was made; 'MOVED' if another receipt was given or turn opened since; 'UNFIT', the name
---          of a sidecar that cannot be reset, and a code; or 'REFUSED' and a code. Only where it says 'OK' anything was written
+--       3 digest of the last receipt that the opening names, 4 the open turn ('' without one, or with a fence), then the
+--       tapes
+-- Returns: 'OK', also for a repeat of a reset that was made; 'MOVED' if another receipt was given or turn opened since;
+--          'UNFIT', the name of a sidecar that cannot be reset, and a code; or 'REFUSED' and a code. Only where it says 'OK'
+--          anything was written
 -- Cost: O(entries of the blocks, and of what is kept)
 -- include block
 local known = read('HMGET', KEYS[1], 'reset', 'digest', 'open')
