@@ -153,7 +153,7 @@ class _Play:
             case "started":
                 timeline.note("started", f"on {await self._runner(turn)}")
             case "restarted":
-                timeline.note("restarted", f"on {await self._runner(turn)}, from its last finished step", "yellow")
+                timeline.note("restarted", f"on {await self._runner(turn)}, from the beginning", "yellow")
             case _:
                 timeline.show(frame)
 
