@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from socket import gaierror
-from ssl import SSLError
+from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any, Self
 
 import redis.exceptions as redis_errors
 from redis.asyncio import Redis
+from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
@@ -85,8 +86,6 @@ class RedisServer:
 
     def _new_pool(self, url: str, timeout_s: float, retries: int) -> Pool:
         try:
-            # Sockets reached by path have no keepalive; redis-py refuses the option there.
-            keepalive: dict[str, Any] = {} if url.startswith("unix:") else {"socket_keepalive": True}
             pool = Pool.from_url(
                 url,
                 max_connections=128,
@@ -97,10 +96,17 @@ class RedisServer:
                 retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
                 # A fresh list each time: redis-py appends to the one it is given.
                 retry_on_error=[redis_errors.ConnectionError, redis_errors.TimeoutError, OSError],
-                **keepalive,
+                **_socket_options(url),
             )
-            # Connects to nothing, but reads every parameter.
-            pool.make_connection()  # type: ignore[no-untyped-call]
+            # Connects to nothing, but reads every parameter, and the certificates that they name.
+            connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
+            if isinstance(connection, SSLConnection):
+                connection.ssl_context.get()
+        except OSError as error:
+            raise ConfigError(
+                f"the certificate, key or authority that the URL of {self.address} names cannot be used "
+                f"({error.strerror})"
+            ) from None
         except (ValueError, TypeError, redis_errors.RedisError):
             raise ConfigError(
                 f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://… or unix:///path"
@@ -238,15 +244,23 @@ class RedisServer:
             case redis_errors.BusyLoadingError() | redis_errors.ReadOnlyError() | redis_errors.OutOfMemoryError():
                 return Outage(f"{self.address} cannot serve now ({type(error).__name__})")
             case redis_errors.ConnectionError() | redis_errors.TimeoutError() | OSError():
-                return Outage(
-                    f"no answer from {self.address} ({_reason(error)}); is the server running and the URL right?"
-                )
+                return Outage(f"no answer from {self.address} ({_reason(error)}); {self._remedy(error)}")
             case redis_errors.ResponseError():
                 # In a pipeline redis-py puts the command, with what users said, before the reply.
                 reply = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
                 return self._translated_reply(reply.partition(" ")[0])
             case _:
                 return Outage(f"{self.address}: {type(error).__name__}")
+
+    def _remedy(self, error: Exception) -> str:
+        if isinstance(_cause(error), SSLCertVerificationError):
+            return (
+                "name the host that the certificate is for, or the authority that signed it: "
+                "rediss://host:port/0?ssl_ca_certs=/path/to/ca.crt"
+            )
+        if self.address.startswith("rediss:"):
+            return "is the server running, with TLS at this port, and the URL right?"
+        return "is the server running and the URL right?"
 
     def _translated_reply(self, code: str) -> BubError:
         if code in _TEMPORARY_CODES:
@@ -339,12 +353,29 @@ def transacted(queued: Iterable[Any], replies: Any) -> list[Any]:
     return [raised(reply) for reply in replies]
 
 
+def _socket_options(url: str) -> dict[str, bool]:
+    match url.partition(":")[0]:
+        case "unix":
+            # redis-py refuses keepalive there.
+            return {}
+        case "rediss":
+            # As redis-py has it from 6.0 on: else a certificate of any other host will do. The URL may say so.
+            return {"socket_keepalive": True, "ssl_check_hostname": "ssl_cert_reqs=none" not in url}
+        case _:
+            return {"socket_keepalive": True}
+
+
+def _cause(error: Exception) -> BaseException | None:
+    # redis-py only tells the text of what went wrong while it connected.
+    return error if isinstance(error, OSError) else error.__context__
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, redis_errors.TimeoutError | TimeoutError):
         return "timed out"
-    # redis-py only tells the text of what went wrong while it connected.
-    cause = error if isinstance(error, OSError) else error.__context__
-    match cause:
+    match cause := _cause(error):
+        case SSLCertVerificationError():
+            return f"TLS failed: {cause.verify_message.rstrip('.')}"
         case SSLError():
             return f"TLS failed: {cause.reason}"
         case gaierror():

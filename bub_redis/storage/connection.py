@@ -17,6 +17,7 @@ import fcntl
 import struct
 import termios
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from redis._parsers import _AsyncHiredisParser
@@ -80,6 +81,11 @@ class PatientConnection(AbstractConnection):
         except BaseException as error:
             # What is still to be read belongs to nobody any more.
             raise await self._given_up(error, "reading from") from error.__cause__
+
+    async def disconnect(self, nowait: bool = False) -> None:
+        """Close it. A server that hangs is left: TLS would have it take its leave, and redis-py raise for that."""
+        with suppress(RedisTimeoutError):
+            await super().disconnect(nowait)
 
     async def _given_up(self, error: BaseException, doing: str) -> BaseException:
         """Close a connection that was left half-way by an error, and return the error to raise: redis-py's own."""

@@ -14,6 +14,7 @@ from redis import Redis
 
 from bub_redis.storage.cluster import slot_of
 from bub_redis.testing import EmbeddedServer
+from tests.redis.tls import HOST, Authority, server_that_speaks_tls
 
 _SLOTS = 16_384
 _NODE_TIMEOUT_MS = 500
@@ -50,11 +51,8 @@ class Cluster:
 
     nodes: list[Node]
     primaries: int
-
-    @property
-    def url(self) -> str:
-        """What a client is told: any node."""
-        return f"redis://127.0.0.1:{self.nodes[0].port}/0"
+    url: str
+    """What a client is told: any node."""
 
     def primary_of(self, key: str) -> Node:
         """The node that the first one says has this key."""
@@ -93,16 +91,23 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, *options: str, primaries: int = 3, replicas: int = 0) -> Iterator[Cluster]:
-    """A cluster whose data is in `folder`, ready when the block begins; `options` are those of each server."""
+def running_cluster(
+    folder: Path, *options: str, primaries: int = 3, replicas: int = 0, authority: Authority | None = None
+) -> Iterator[Cluster]:
+    """A cluster whose data is in `folder`, ready when the block begins; `options` are those of each server.
+
+    With an authority it speaks nothing but TLS.
+    """
     with ExitStack() as stack:
-        nodes = [_started(stack, folder / str(number), options) for number in range(primaries + replicas)]
+        nodes = [_started(stack, folder / str(number), options, authority) for number in range(primaries + replicas)]
         bounds = [_SLOTS * number // primaries for number in range(primaries + 1)]
         for node, (first, behind) in zip(nodes, pairwise(bounds), strict=False):
             node.redis.execute_command("CLUSTER", "ADDSLOTSRANGE", first, behind - 1)
         for node in nodes[1:]:
             node.redis.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, nodes[0].bus_port)
-        cluster = Cluster(nodes, primaries)
+        first_port = nodes[0].port
+        url = authority.url(first_port) if authority else f"redis://127.0.0.1:{first_port}/0"
+        cluster = Cluster(nodes, primaries, url)
         _wait(lambda: all(_knows_all(node, cluster) for node in nodes), "all nodes to know each other")
         for replica, primary in zip(nodes[primaries:], nodes, strict=False):
             replica.redis.execute_command("CLUSTER", "REPLICATE", primary.id)
@@ -112,11 +117,17 @@ def running_cluster(folder: Path, *options: str, primaries: int = 3, replicas: i
             node.redis.close()
 
 
-def _started(stack: ExitStack, folder: Path, options: Sequence[str]) -> Node:
-    port, bus_port = _free_port(), _free_port()
-    args = ["--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]
-    args += ["--cluster-port", str(bus_port), "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)]
-    binary = os.environ.get("BUB_TEST_SERVER")
+def _started(stack: ExitStack, folder: Path, options: Sequence[str], authority: Authority | None) -> Node:
+    port, bus_port = free_port(), free_port()
+    args = ["--cluster-enabled", "yes", "--cluster-port", str(bus_port)]
+    args += ["--cluster-node-timeout", str(_NODE_TIMEOUT_MS)]
+    if authority:
+        args += [*authority.server_options(port), "--tls-cluster", "yes", "--cluster-announce-hostname", HOST]
+        args += ["--cluster-preferred-endpoint-type", "hostname"]
+        binary: str | None = server_that_speaks_tls()
+    else:
+        args += ["--port", str(port), "--bind", "127.0.0.1"]
+        binary = os.environ.get("BUB_TEST_SERVER")
     return Node(
         stack.enter_context(EmbeddedServer(binary=binary, data_dir=folder, args=[*args, *options])), port, bus_port
     )
@@ -142,7 +153,8 @@ def _wait(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)  # noqa: TID251 - other processes agree among themselves
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
