@@ -13,7 +13,7 @@ from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.names import check_turn_id, session_tape_name
-from bub_redis.tape.tape import BOOTSTRAP_ANCHOR, handoff_entries
+from bub_redis.tape.tape import BOOTSTRAP_ANCHOR, Tape, handoff_entries
 from bub_redis.turns.attempt import Cancellation, DeadTurn
 from bub_redis.turns.follow import Follower
 from bub_redis.turns.frames import Frame
@@ -72,6 +72,10 @@ class TurnClient:
             original = turn_id
         check_turn_id(original)
         return Turn(session, session_tape_name(session, self._workspace), turn_id)
+
+    def tape(self, session: str) -> Tape:
+        """The session's tape, to be read: what its turns committed. Raises InvalidInput."""
+        return Tape(session_tape_name(session, self._workspace), self.store)
 
     async def enqueue(
         self,

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_SHOWN = frozenset({"step", "text", "reasoning", "tool_call", "tool_result", "usage", "handoff", "steered"})
+SHOWN = frozenset({"step", "text", "reasoning", "tool_call", "tool_result", "usage", "handoff", "steered"})
 _LONGEST_PAUSE_S = 30.0
 _UNREADABLE = (AttributeError, KeyError, RecursionError, TypeError, ValueError)
 """What comes of a journal whose records have our form and nobody's sense."""
@@ -207,7 +207,7 @@ class TurnRunner:
         )
         async with aclosing(stream):
             async for event in stream:
-                if event.kind in _SHOWN:
+                if event.kind in SHOWN:
                     frames.put(event.kind, event.data)
                 faults.point(f"during-{event.kind}")
 
