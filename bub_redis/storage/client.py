@@ -1,16 +1,13 @@
-"""The only place that builds Redis clients, and the one that turns their errors into ours.
+"""The only place that builds Redis clients.
 
 Two pools per server: short commands with a short timeout, and blocking reads, whose timeout must exceed the block.
 """
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from socket import gaierror
-from ssl import SSLCertVerificationError, SSLError
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,10 +17,11 @@ from redis.asyncio.connection import SSLConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
-from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, StoreClosed, TapeBlocked
+from bub_redis.errors import ConfigError, Outage, ServerUnfit, StoreClosed
 from bub_redis.storage.address import check_url, masked, url_beside
 from bub_redis.storage.cluster import Nodes, slot_of
 from bub_redis.storage.connection import Argument, Command, PatientConnection, Pool
+from bub_redis.storage.outages import not_for_a_queue, translated
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -31,15 +29,6 @@ BLOCK_S = 5
 """The longest that a blocking read may block."""
 _BLOCKING_TIMEOUT_S = BLOCK_S + 10.0
 _RETRIES = 3
-_TEMPORARY_CODES = frozenset(
-    {
-        *("LOADING", "READONLY", "OOM", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY"),
-        # Of a cluster: it is not whole, a slot is on its way, or it is not agreed where.
-        *("CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"),
-        # A blocked read, when its server becomes a replica.
-        "UNBLOCKED",
-    }
-)
 OLDEST_REDIS = (7, 0)
 OLDEST_VALKEY = (7, 2)
 
@@ -183,13 +172,7 @@ class RedisServer:
     async def check_single(self) -> None:
         """Raise ConfigError for a cluster: turns are queued on one primary. Raises Outage."""
         if await self.is_cluster():
-            raise self._not_for_a_queue()
-
-    def _not_for_a_queue(self) -> ConfigError:
-        return ConfigError(
-            f"{self.address} is a cluster, and turns are queued on one primary: name one in BUB_REDIS_URL; "
-            "BUB_TAPE_URL may name the cluster"
-        )
+            raise not_for_a_queue(self.address)
 
     @asynccontextmanager
     async def primaries(self) -> AsyncIterator[list["RedisServer"]]:
@@ -217,67 +200,11 @@ class RedisServer:
 
     @contextmanager
     def outages(self) -> Iterator[None]:
-        """Raise what redis-py raises inside as an error of ours: Outage, TapeBlocked, ConfigError or ServerUnfit.
-
-        Replies of the server are named by their code only: redis-py adds the command to them, which holds user text.
-        """
+        """Raise what redis-py raises inside as an error of ours: Outage, TapeBlocked, ConfigError or ServerUnfit."""
         try:
             yield
         except (redis_errors.RedisError, OSError) as error:
-            raise self._translated(error) from None
-
-    def _translated(self, error: Exception) -> BubError:
-        cause = error.__cause__
-        if isinstance(cause, redis_errors.RedisError) and not isinstance(cause, redis_errors.ExecAbortError):
-            # What goes wrong while connecting comes wrapped: a wrong password as a connection that failed. In a
-            # transaction it is the other way round: what was refused comes first, and that EXEC was aborted for it.
-            error = cause
-        match error:
-            case redis_errors.AuthenticationError() if "required" in str(error):
-                return self._translated_reply("NOAUTH")
-            case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
-                return ConfigError(f"{self.address} refuses the user or password; mend the ones in the URL")
-            case redis_errors.NoPermissionError():
-                return ConfigError(
-                    f"{self.address}: the user may not do this; see deploy/users.acl for the rights needed"
-                )
-            case redis_errors.BusyLoadingError() | redis_errors.ReadOnlyError() | redis_errors.OutOfMemoryError():
-                return Outage(f"{self.address} cannot serve now ({type(error).__name__})")
-            case redis_errors.ConnectionError() | redis_errors.TimeoutError() | OSError():
-                return Outage(f"no answer from {self.address} ({_reason(error)}); {self._remedy(error)}")
-            case redis_errors.ResponseError():
-                # In a pipeline redis-py puts the command, with what users said, before the reply.
-                reply = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
-                return self._translated_reply(reply.partition(" ")[0])
-            case _:
-                return Outage(f"{self.address}: {type(error).__name__}")
-
-    def _remedy(self, error: Exception) -> str:
-        if isinstance(_cause(error), SSLCertVerificationError):
-            return (
-                "name the host that the certificate is for, or the authority that signed it: "
-                "rediss://host:port/0?ssl_ca_certs=/path/to/ca.crt"
-            )
-        if self.address.startswith("rediss:"):
-            return "is the server running, with TLS at this port, and the URL right?"
-        return "is the server running and the URL right?"
-
-    def _translated_reply(self, code: str) -> BubError:
-        if code in _TEMPORARY_CODES:
-            return Outage(f"{self.address} cannot serve now ({code})")
-        if code == "CROSSSLOT":
-            return self._not_for_a_queue()
-        if code == "Invalid":
-            return TapeBlocked(f"an id kept at {self.address} is none; see `bub-redis tape repair`")
-        if code == "WRONGTYPE":
-            return TapeBlocked(f"a key at {self.address} is of another type; see `bub-redis tape repair`")
-        if code == "NOAUTH":
-            return ConfigError(f"{self.address} wants a password; put it into the URL: redis://:password@host:port/0")
-        if code == "SELECT":
-            return ConfigError(f"{self.address} is a cluster, which has only one database; end the URL in /0")
-        if code == "DB":
-            return ConfigError(f"{self.address} has no database of that number; end the URL in another one, such as /0")
-        return ServerUnfit(f"{self.address} refused a command ({code})")
+            raise translated(error, self.address) from None
 
     async def info(self) -> ServerInfo:
         """What the server says of itself. Raises Outage and ConfigError."""
@@ -363,28 +290,3 @@ def _socket_options(url: str) -> dict[str, bool]:
             return {"socket_keepalive": True, "ssl_check_hostname": "ssl_cert_reqs=none" not in url}
         case _:
             return {"socket_keepalive": True}
-
-
-def _cause(error: Exception) -> BaseException | None:
-    # redis-py only tells the text of what went wrong while it connected.
-    return error if isinstance(error, OSError) else error.__context__
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, redis_errors.TimeoutError | TimeoutError):
-        return "timed out"
-    match cause := _cause(error):
-        case SSLCertVerificationError():
-            return f"TLS failed: {cause.verify_message.rstrip('.')}"
-        case SSLError():
-            return f"TLS failed: {cause.reason}"
-        case gaierror():
-            return "its host name cannot be resolved"
-        case FileNotFoundError():
-            return "there is no such socket"
-        case OSError(errno=int(number)) if number > 0:
-            return os.strerror(number).lower()
-        case OSError():
-            return "connection refused" if "111" in str(cause) else cause.strerror or type(cause).__name__
-        case _:
-            return "connection refused" if "refused" in str(error) else "connection failed"
