@@ -22,6 +22,7 @@ from bub_redis.storage.address import check_url, masked, url_beside
 from bub_redis.storage.cluster import Nodes, slot_of
 from bub_redis.storage.connection import Argument, Command, PatientConnection, Pool
 from bub_redis.storage.outages import not_for_a_queue, translated
+from bub_redis.storage.sentinel import located
 
 COMMAND_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
@@ -75,8 +76,10 @@ class RedisServer:
 
     def _new_pool(self, url: str, timeout_s: float, retries: int) -> Pool:
         try:
+            socket_options = _socket_options(url)
+            server_url, locate = located(url, **socket_options)
             pool = Pool.from_url(
-                url,
+                server_url,
                 max_connections=128,
                 timeout=COMMAND_TIMEOUT_S,
                 socket_timeout=timeout_s,
@@ -85,7 +88,8 @@ class RedisServer:
                 retry=Retry(ExponentialBackoff(cap=1.0, base=0.05), retries),
                 # A fresh list each time: redis-py appends to the one it is given.
                 retry_on_error=[redis_errors.ConnectionError, redis_errors.TimeoutError, OSError],
-                **_socket_options(url),
+                locate=locate,
+                **socket_options,
             )
             # Connects to nothing, but reads every parameter, and the certificates that they name.
             connection: Any = pool.make_connection()  # type: ignore[no-untyped-call]
@@ -98,7 +102,8 @@ class RedisServer:
             ) from None
         except (ValueError, TypeError, redis_errors.RedisError):
             raise ConfigError(
-                f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://… or unix:///path"
+                f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://…, unix:///path or "
+                "redis-sentinel://[:password@]host:port,host:port/0?service=name"
             ) from None
         return pool
 
@@ -285,7 +290,7 @@ def _socket_options(url: str) -> dict[str, bool]:
         case "unix":
             # redis-py refuses keepalive there.
             return {}
-        case "rediss":
+        case "rediss" | "rediss-sentinel":
             # As redis-py has it from 6.0 on: else a certificate of any other host will do. The URL may say so.
             return {"socket_keepalive": True, "ssl_check_hostname": "ssl_cert_reqs=none" not in url}
         case _:

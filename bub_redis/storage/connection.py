@@ -30,10 +30,13 @@ from redis.asyncio.connection import (
 )
 from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ReadOnlyError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 Argument = str | bytes | int
 Command = Sequence[Argument]
+Locate = Callable[[], Awaitable[tuple[str, int]]]
+"""Tells host and port of the server each time that it is connected to."""
 _HIREDIS: Any = HiredisRespSerializer()
 _LOOKS = 5
 """How often it is looked within a timeout whether anything passes."""
@@ -52,10 +55,29 @@ class _PatientParser(_AsyncHiredisParser):
 class PatientConnection(AbstractConnection):
     """A connection that waits as long as bytes pass."""
 
-    def __init__(self, *, socket_timeout: float | None = None, **options: Any) -> None:
+    host: str
+    port: int
+
+    def __init__(self, *, socket_timeout: float | None = None, locate: Locate | None = None, **options: Any) -> None:
         super().__init__(parser_class=_PatientParser, **options)
+        self._locate = locate
+        self._is_demoted = False
         self.patience_s = socket_timeout
         """How long the other end may neither take nor send anything that it should."""
+
+    async def _connect(self) -> None:
+        self._is_demoted = False
+        if self._locate:
+            self.host, self.port = await self._locate()
+        await super()._connect()  # type: ignore[no-untyped-call, safe-super]
+
+    async def on_connect(self) -> None:
+        """Sign in. Raises redis-py's ReadOnlyError where a sentinel named a server that is no primary any more."""
+        await super().on_connect()
+        if self._locate:
+            (info,) = await self.ask([("INFO", "replication")])
+            if isinstance(info, bytes) and b"role:master" not in info:
+                raise ReadOnlyError("a replica")
 
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         """Write a command, connecting first if need be. Raises redis-py's ConnectionError and TimeoutError."""
@@ -77,10 +99,21 @@ class PatientConnection(AbstractConnection):
         await self.send_packed_command([packed for command in commands for packed in self.pack_command(*command)])
         try:
             parser: Any = self._parser
-            return [await parser.read_response() for _ in commands]
+            replies = [await parser.read_response() for _ in commands]
         except BaseException as error:
             # What is still to be read belongs to nobody any more.
             raise await self._given_up(error, "reading from") from error.__cause__
+        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+            self._is_demoted = True
+        return replies
+
+    async def read_response(self, *args: Any, **options: Any) -> Any:
+        """The next reply. Raises what redis-py raises."""
+        try:
+            return await super().read_response(*args, **options)
+        except ReadOnlyError:
+            self._is_demoted = True
+            raise
 
     async def disconnect(self, nowait: bool = False) -> None:
         """Close it. A server that hangs is left: TLS would have it take its leave, and redis-py raise for that."""
@@ -98,12 +131,15 @@ class PatientConnection(AbstractConnection):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is connected and nothing was left unread, by what has arrived."""
+        """Whether it is connected to what was no replica yet and nothing was left unread, by what has arrived."""
         stream: Any = self._reader
-        return stream is not None and not (stream._buffer or stream.at_eof() or stream.exception())
+        return stream is not None and not (self._is_demoted or stream._buffer or stream.at_eof() or stream.exception())
 
     async def can_read_destructive(self) -> bool:
-        """Whether something was left unread, by what has arrived. Raises redis-py's ConnectionError if it is closed."""
+        """Whether something was left unread, by what has arrived. Raises ConnectionError if it is no good."""
+        if self._is_demoted:
+            # Its address may lead to the new primary now, and nobody else closes what leads to the old one.
+            raise RedisConnectionError("The server became a replica.")
         stream = self._reader
         if stream is None or stream.at_eof() or stream.exception() is not None:
             raise RedisConnectionError("Connection closed by server.")

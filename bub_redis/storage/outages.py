@@ -10,6 +10,7 @@ from ssl import SSLCertVerificationError, SSLError
 import redis.exceptions as redis_errors
 
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, TapeBlocked
+from bub_redis.storage.sentinel import NoSentinel, UnknownService
 
 _TEMPORARY_CODES = frozenset(
     {
@@ -30,6 +31,10 @@ def translated(error: Exception, address: str) -> BubError:
         # transaction it is the other way round: what was refused comes first, and that EXEC was aborted for it.
         error = cause
     match error:
+        case UnknownService():
+            return ConfigError(f"the sentinels {address} know no service {str(error)!r}; mend it in the URL")
+        case NoSentinel():
+            return Outage(f"no sentinel of {address} answers; are they running and the URL right?")
         case redis_errors.AuthenticationError() if "required" in str(error):
             return _translated_reply("NOAUTH", address)
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
@@ -54,7 +59,7 @@ def _remedy(error: Exception, address: str) -> str:
             "name the host that the certificate is for, or the authority that signed it: "
             "rediss://host:port/0?ssl_ca_certs=/path/to/ca.crt"
         )
-    if address.startswith("rediss:"):
+    if address.startswith("rediss"):
         return "is the server running, with TLS at this port, and the URL right?"
     return "is the server running and the URL right?"
 

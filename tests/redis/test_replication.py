@@ -128,3 +128,29 @@ async def test_after_a_failover_what_is_there_is_whole_and_goes_on(
             async with working(promoted, agent):
                 await client.result(await client.enqueue("s", "after", turn_id="m2"), timeout=SOON)
             assert await committed_turns(client.store, "s", {"m1": "hello", "m2": "after"}) == ["m1", "m2"]
+
+
+@pytest.mark.parametrize("asking", ["in one piece", "by name"])
+async def test_a_connection_to_a_server_that_became_a_replica_is_not_used_again(
+    primary: tuple[EmbeddedServer, int], asking: str
+) -> None:
+    """The address may lead to another server by now, and a demotion by hand closes no connection."""
+    server, port = primary
+
+    async def write() -> None:
+        with client.outages():
+            await (client.reply("SET", "a", 1) if asking == "in one piece" else client.commands.set("a", 1))
+
+    async with RedisServer(f"redis://127.0.0.1:{port}/0") as client, RedisServer(server.url) as operator:
+        await write()
+        before = await operator.commands.client_list()
+        await operator.commands.execute_command("REPLICAOF", "127.0.0.1", "1")
+        with pytest.raises(Outage, match="cannot serve now"):
+            await write()
+        await operator.commands.execute_command("REPLICAOF", "NO", "ONE")
+        await write()
+        assert ids(await operator.commands.client_list()) - ids(before)
+
+
+def ids(clients: list[dict[str, str]]) -> set[str]:
+    return {client["id"] for client in clients}
