@@ -121,7 +121,7 @@ class Writer:
             verdict, value = await _SPILL.run(
                 self._server,
                 [*keys.written, keys.state, keys.fence],
-                [grant.fence, keys.prefix, head.generation, secrets.token_hex(8), *block_args(block)],
+                [grant.fence, keys.prefix, head.generation, head.last_id, secrets.token_hex(8), *block_args(block)],
             )
         if verdict != b"OK":
             raise refused(tape, value.decode())

@@ -1,7 +1,7 @@
 """The journal of a turn: the log of its overlay, written while it runs, read by the attempt after one that died."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from bub_redis.tape.store import Grant
 
 _JOURNAL = Script(__package__, "journal")
 _PAGE_RECORDS = 200
+_WRITTEN, _GONE = 1, -1
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,10 @@ class Record:
         return found
 
 
+class LostEnd(Exception):
+    """The server went back to an older copy: what was written of the journal is gone."""
+
+
 class Journal:
     """The journal of the granted turn on one server."""
 
@@ -58,58 +63,73 @@ class Journal:
         self._grant = grant
         self._key = keys.journal(grant.holder)
         self._fence_key = keys.fence
-        self._written = 0
+        self._written: list[Record] = []
+        """All that the journal holds, as far as this attempt knows."""
 
     async def read(self) -> list[Record]:
         """All records of earlier attempts, in order; writing goes on behind them.
 
-        What is not ours, and notes that cannot be read, are left out. Raises Outage.
+        What is not ours, and what cannot be read, is left out, and all that stands behind a record that is missing.
+        Raises Outage.
         """
-        records: list[Record] = []
-        if not (self._grant.has_journal or self._written):
-            return records
+        self._written = []
+        if not self._grant.has_journal:
+            return []
         start = "-"
         while True:
             with self._server.outages():
                 page = await self._server.reply("XRANGE", self._key, start, "+", "COUNT", _PAGE_RECORDS)
-            records += self._readable(page)
-            if len(page) < _PAGE_RECORDS:
-                return records
+            is_whole = self._take(page)
+            if len(page) < _PAGE_RECORDS or not is_whole:
+                return [record for record in self._written if self._is_readable(record)]
             start = f"({page[-1][0].decode()}"
 
-    def _readable(self, page: Page) -> Iterator[Record]:
+    def _take(self, page: Page) -> bool:
+        """Take what writes of this journal have written; False at a number that does not follow."""
         for stream_id, flat in page:
-            try:
-                yield self._record(stream_id, flat)
-            except (ValueError, RecursionError) as error:
-                of = {"tape": self._grant.tape, "turn": self._grant.holder, "id": stream_id.decode()}
-                log.warning("journal.left_out", **of, error=type(error).__name__)
+            ms, _, number = stream_id.partition(b"-")
+            stored = stored_in(flat[2:])
+            if ms != b"0" or flat[0] != b"tape" or stored is None:
+                self._tell("journal.left_out", stream_id.decode())
+            elif int(number) != len(self._written) + 1:
+                self._tell("journal.cut_off", stream_id.decode())
+                return False
+            else:
+                self._written.append(Record(flat[1].decode(errors="replace") or None, stored))
+        return True
 
-    def _record(self, stream_id: bytes, flat: Sequence[bytes]) -> Record:
-        """What stands at an id. Raises ValueError, RecursionError for what no `write` of this journal has written.
+    def _is_readable(self, record: Record) -> bool:
+        """Whether it is a note, or an entry of this session. What an entry holds is not looked at."""
+        try:
+            if isinstance(record.data, dict) if record.tape is None else owner_tape(record.tape) == self._grant.tape:
+                return True
+        except (ValueError, RecursionError):
+            pass
+        self._tell("journal.left_out", record.stored.kind.decode(errors="replace"))
+        return False
 
-        What an entry holds is not looked at.
-        """
-        ms, _, number = stream_id.partition(b"-")
-        stored = stored_in(flat[2:])
-        if ms != b"0" or flat[0] != b"tape" or stored is None:
-            raise ValueError("not written by bub-redis")
-        self._written = int(number)
-        record = Record(flat[1].decode() or None, stored)
-        if record.tape is None:
-            if not isinstance(record.data, dict):
-                raise ValueError("not a note")
-        elif owner_tape(record.tape) != self._grant.tape:
-            raise ValueError("an entry of another session")
-        return record
+    def _tell(self, event: str, what: str) -> None:
+        log.warning(event, tape=self._grant.tape, turn=self._grant.holder, record=what)
 
     async def write(self, records: Sequence[Record]) -> None:
-        """Append records, durable when this returns. May be repeated. Raises Fenced if the session was lost, Outage."""
-        args: list[Argument] = [self._grant.fence, self._written + 1]
+        """Append records, durable when this returns. May be repeated.
+
+        Raises LostEnd with nothing written, Fenced if the session was lost, Outage.
+        """
+        await self._send(len(self._written) + 1, records)
+        self._written += records
+
+    async def write_anew(self) -> None:
+        """Write again all that the journal is known to hold, where a server lost it. Raises Fenced, Outage."""
+        await self._send(1, self._written)
+
+    async def _send(self, first: int, records: Sequence[Record]) -> None:
+        args: list[Argument] = [self._grant.fence, first]
         for record in records:
             args += [record.tape or "", *record.stored]
         with self._server.outages():
-            ours = await _JOURNAL.run(self._server, [self._key, self._fence_key], args)
-        if not ours:
+            verdict = await _JOURNAL.run(self._server, [self._key, self._fence_key], args)
+        if verdict == _GONE:
+            raise LostEnd
+        if verdict != _WRITTEN:
             raise Fenced(f"session {self._grant.tape!r} was granted to another attempt since; nothing was written")
-        self._written += len(records)

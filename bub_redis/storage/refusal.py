@@ -2,7 +2,7 @@
 
 from bub_redis.errors import BubError, Conflict, Fenced, Outage, SessionBusy, TapeBlocked
 
-_UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "WRONGTYPE"})
+_UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "LOST", "WRONGTYPE"})
 
 
 def is_unfit(code: str) -> bool:
@@ -22,6 +22,10 @@ def refused(tape: str, code: str) -> BubError:
             return Fenced(f"session {tape!r} was granted to another attempt since; nothing was written")
         case "GENERATION":
             return Conflict(f"tape {tape!r} was reset meanwhile; nothing was written")
+        case "LOST":
+            return Conflict(
+                f"tape {tape!r} lost what was seen of it: its server went back to an older copy; nothing was written"
+            )
         case "MISMATCH" | "ERR":
             return TapeBlocked(
                 f"the stream of tape {tape!r} was changed by others, or lost something, so nothing more is written to "

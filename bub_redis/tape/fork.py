@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Self
 
+from bub_redis.errors import Outage
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import Outline, told_counts
@@ -180,6 +181,15 @@ class Fork:
         # Not by way of `append`, which awaits: until `opened`, what anybody else appends would belong to the reset.
         overlay.append(entries)
         overlay.opened()
+
+    async def ensure_seen(self) -> None:
+        """Raise Outage if a tape lost what this fork saw of it, as where its server went back to an older copy."""
+        for overlay in (self._main, *self._sidecars.values()):
+            now, seen = await self._store.head(overlay.tape), overlay.head
+            if (now.generation, now.last) < (seen.generation, seen.last):
+                raise Outage(
+                    f"the server of tape {overlay.tape!r} went back to an older copy, and lost what was seen of it"
+                )
 
     async def merge(self, status: Status, *, error: str | None = None, attempt: int = 1) -> Receipt:
         """Append the overlay and a receipt to the tape, whole, once. Open calls are closed as interrupted.

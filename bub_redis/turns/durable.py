@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from bub_redis.storage.journal import Journal, Record
+from bub_redis.storage.journal import Journal, LostEnd, Record
 from bub_redis.storage.reader import stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
@@ -89,6 +89,16 @@ class TurnFork(Fork):
             data = {"receipt": receipt_id, "digest": digest, "found": known}
             await self.append(self.grant.tape, TapeEntry.event("tape.tail_lost", data, context=False))
 
+    async def _write(self, journal: Journal, logged: Sequence[Record]) -> None:
+        try:
+            await journal.write(logged)
+        except LostEnd:
+            # What this attempt knows is all in memory; but on tapes that lost what it saw, none of it can be merged.
+            await self.ensure_seen()
+            log.error("journal.written_anew")
+            await journal.write_anew()
+            await journal.write(logged)
+
     async def flush(self) -> None:
         """Make durable what was logged; may be called by several tasks at once. Raises Fenced, Outage.
 
@@ -102,7 +112,7 @@ class TurnFork(Fork):
             if not logged:
                 return
             try:
-                await self._journal.write(logged)
+                await self._write(self._journal, logged)
             except BaseException:
                 self._logged = logged + self._logged
                 raise

@@ -36,6 +36,17 @@ local function position(first, state, prefix)
   return at
 end
 
+-- Whether what a writer saw last, a stream id, still stands there: a server that went back to an older copy of its data
+-- has lost it, and may have been written to since.
+local function holds(at, seen)
+  local ms, number = string.match(seen, '^(%d+)%-(%d+)$')
+  if not ms or number == '0' or (tonumber(number) == at.last and tonumber(ms) == at.ms) then
+    return true
+  end
+  local newest = redis.call('XREVRANGE', at.tape, seen, '-', 'COUNT', 1)[1]
+  return newest ~= nil and string.match(newest[1], '%-(%d+)$') == number
+end
+
 -- Take the block that starts at ARGV[first] as what is written next: number of entries, four fields each, place (from 0)
 -- of the last entry that tells token usage or -1, number of anchors, place and name each. `at.after` is where ARGV goes on.
 local function take_block(at, first)
@@ -196,6 +207,9 @@ local function take_tapes(first, key, state)
     end
     if at.generation ~= tonumber(ARGV[first + 1]) then
       return nil, refusal_of(name, 'GENERATION')
+    end
+    if not holds(at, ARGV[first + 3]) then
+      return nil, refusal_of(name, 'LOST')
     end
     take_block(at, first + 4)
     at.name = name

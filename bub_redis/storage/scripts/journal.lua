@@ -3,7 +3,8 @@
 -- KEYS: journal, fence
 -- ARGV: 1 fence, 2 number of the first record, then five values for each record: the tape of an
 --       entry ('' for a note), and the fields of an entry
--- Returns: 1, or 0 if the session was granted to another
+-- Returns: 1; 0 if the session was granted to another; -1 if what the writer wrote before is gone, since a server that
+--          went back to an older copy of its data has lost it
 -- Cost: O(records); O(journal) once where others wrote into it
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then
   return 0
@@ -36,6 +37,10 @@ local function make_way(id)
 end
 
 local number = tonumber(ARGV[2])
+local before = string.format('0-%.0f', number - 1)
+if number > 1 and #redis.call('XRANGE', KEYS[1], before, before) == 0 then
+  return -1
+end
 for first = 3, #ARGV, 5 do
   local id, record = string.format('0-%.0f', number), record_at(first)
   local reply = redis.pcall('XADD', KEYS[1], id, unpack(record))
