@@ -287,6 +287,13 @@ class RedisTapeStore:
                 return stored_receipt(committed.receipt_id, stored)
         raise Conflict(f"receipt {committed.receipt_id} of tape {tape!r} is not on the tape any more")
 
+    async def block(self, tape: str, receipt: Receipt) -> list[TapeEntry]:
+        """The entries of a receipt's block, as far as they are on the tape. Raises Outage."""
+        # All entries of a block have one ms, so the id of its first is known.
+        ms = receipt.id.partition("-")[0]
+        found = await self._reader.stored(tape, f"{ms}-{receipt.first}", receipt.entries)
+        return [TapeEntry.decode(entry_number(stream_id), stored) for stream_id, stored in found]
+
     async def entry(self, tape: str, number: int, committed_ms: int) -> TapeEntry | None:
         """The entry with this number that was committed at that moment; None if it is not there. Raises Outage."""
         for stream_id, stored in await self._reader.stored(tape, f"{committed_ms}-{number}", 1):

@@ -1,6 +1,7 @@
 """How a turn ended, read from its tape: the receipt is the only witness."""
 
 import json
+from collections.abc import Iterable
 from typing import cast
 
 from bub_redis.errors import Conflict
@@ -46,13 +47,35 @@ def told_result(turn: Turn, commit: Commit, receipt: Receipt) -> TurnResult | No
     return TurnResult(turn.id, receipt.status, text, receipt.error, receipt.usage, receipt)
 
 
-async def finish(queue: TurnQueue, turn: Turn, committed: Committed, result: TurnResult) -> None:
-    """End a committed turn on the queue side, by nothing but what its receipt says. May be repeated. Raises Outage."""
+def used_steers(entries: Iterable[TapeEntry]) -> set[str]:
+    """The ids of the steering messages that these entries of a turn hold."""
+    return {steer for entry in entries if isinstance(steer := entry.meta.get("steer"), str)}
+
+
+async def read_steers(store: RedisTapeStore, queue: TurnQueue, turn: Turn, committed: Committed) -> set[str]:
+    """The ids of the steering messages that a committed turn used, from its block. Raises Outage.
+
+    Where they do not stand there, since the tape was reset, they are the first that were sent.
+    """
+    if not committed.steers:
+        return set()
+    receipt = await read_receipt(store, turn, committed)
+    found = set() if receipt is None else used_steers(await store.block(turn.tape, receipt))
+    sent = [str(steer.id) for steer in await queue.steers(turn)]
+    rest = [steer for steer in sent if steer not in found]
+    return found | set(rest[: committed.steers - len(found)])
+
+
+async def finish(queue: TurnQueue, turn: Turn, committed: Committed, result: TurnResult, steers: Iterable[str]) -> None:
+    """End a committed turn on the queue side, by nothing but what its receipt says. May be repeated. Raises Outage.
+
+    `steers` are the ids of the steering messages that it used.
+    """
     await queue.finish(
         turn,
         receipt_id=committed.receipt_id,
         digest=result.receipt.digest if result.receipt else "",
         status=result.status,
         result=json.dumps(result.as_dict()).encode(),
-        steers=committed.steers,
+        steers=steers,
     )

@@ -149,17 +149,18 @@ class TurnQueue:
             case _:
                 raise NotFound(f"session {turn.session!r} has no turn {turn.id!r}")
 
-    async def steers(self, turn: Turn, used: int) -> list[Steer]:
-        """The steering messages of the turn from place `used` on, in order."""
+    async def steers(self, turn: Turn) -> list[Steer]:
+        """The steering messages that were sent into the turn, in order."""
         with self.server.outages():
-            ids = await self.server.commands.execute_command("LRANGE", self._keys.steers(turn.full_id), used, -1)
+            ids = await self.server.commands.execute_command("LRANGE", self._keys.steers(turn.full_id), 0, -1)
             if not ids:
                 return []
             async with self.server.commands.pipeline(transaction=False) as pipe:
                 for full_id in ids:
                     pipe.hmget(self._keys.turn(full_id.decode()), ["id", "prompt"])
                 found = await pipe.execute()
-        return [Steer(json.loads(prompt), steer_id.decode()) for steer_id, prompt in found]
+        # Of one whose hash was lost nothing is known any more.
+        return [Steer(json.loads(prompt), steer_id.decode()) for steer_id, prompt in found if prompt is not None]
 
     async def claim(self, most: int) -> list[str]:
         """Take up to `most` due jobs, oldest first; they are nobody else's then."""
@@ -221,9 +222,12 @@ class TurnQueue:
         return [Beat(verdict.decode()) for verdict in verdicts]
 
     async def finish(
-        self, turn: Turn, *, receipt_id: str, digest: str, status: Status, result: bytes, steers: int
+        self, turn: Turn, *, receipt_id: str, digest: str, status: Status, result: bytes, steers: Iterable[str] = ()
     ) -> None:
-        """End the turn by what the receipt on its tape says, and dispatch the next of the session."""
+        """End the turn by what the receipt on its tape says, and dispatch the next of the session.
+
+        `steers` are the ids of the steering messages that it used; others become turns of their own.
+        """
         await self._run(
             _FINISH,
             [self._keys.turn(turn.full_id), self._keys.receipt_prefix + encode_name(turn.tape)],
@@ -233,10 +237,10 @@ class TurnQueue:
                 digest,
                 status,
                 result,
-                steers,
                 self._turn_ttl_ms,
                 self._settings.max_crashes,
                 _DEAD_TTL_MS,
+                *(full_turn_id(turn.tape, steer) for steer in steers),
             ],
         )
 

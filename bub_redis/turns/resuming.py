@@ -1,6 +1,6 @@
 """What a turn's journal notes beside its entries while the agent works, and how the next attempt goes on from it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from bub_redis.agent.steering import Steer
 from bub_redis.errors import InvalidInput
 from bub_redis.tape.entry import encode_json
 from bub_redis.turns.durable import Note, TurnFork
+from bub_redis.turns.outcome import used_steers
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn
 
@@ -28,8 +29,8 @@ class Progress:
     usage: Mapping[str, int] | None = None
     model: str | None = None
     state: Mapping[str, Any] | None = None
-    steers: int = 0
-    """How many steering messages were used."""
+    steers: frozenset[str] = frozenset()
+    """The ids of the steering messages that were used."""
 
     @classmethod
     def of(cls, notes: Sequence[Note]) -> "Progress":
@@ -51,7 +52,7 @@ class Progress:
             case "state":
                 self.state = data["state"]
             case "steers":
-                self.steers = data["used"]
+                self.steers = frozenset(data["used"])
 
     @property
     def resume(self) -> Resume:
@@ -120,29 +121,31 @@ def _encoded(state: Mapping[str, Any]) -> bytes | None:
 
 
 class TurnInbox:
-    """The steering messages of a turn, read from the queue side by place and never taken away from there."""
+    """The steering messages of a turn, read from the queue side and told by their ids; none is taken away there."""
 
-    def __init__(self, queue: TurnQueue, turn: Turn, fork: TurnFork, used: int) -> None:
+    def __init__(self, queue: TurnQueue, turn: Turn, fork: TurnFork, used: Iterable[str]) -> None:
         self._queue = queue
         self._turn = turn
         self._fork = fork
-        self._noted = used
+        self._noted = set(used)
+        self._given: list[Steer] = []
 
     async def waiting(self) -> Sequence[Steer]:
         """The messages that were not used yet, in order. Raises Outage."""
-        return await self._queue.steers(self._turn, self.used)
+        sent, used = await self._queue.steers(self._turn), self.used
+        self._given = [steer for steer in sent if steer.id not in used]
+        return self._given
 
     async def taken(self, count: int) -> None:
-        """Note that the next `count` of them are recorded: the journal says how many, and the receipt in the end."""
-        self._noted += count
-        self._fork.note("steers", {"used": self._noted})
+        """Note that the first `count` of them are recorded: the journal says which, and the receipt how many."""
+        self._noted |= {str(steer.id) for steer in self._given[:count]}
+        self._fork.note("steers", {"used": sorted(self._noted)})
 
     @property
-    def used(self) -> int:
-        """How many stand in the turn's block.
+    def used(self) -> set[str]:
+        """Which stand in the turn's block.
 
         The entries themselves say so, also where the run ended between the record and its note; the notes do where
         the turn reset its own tape.
         """
-        recorded = [e for e in self._fork.entries if e.meta.get("steer") and "retry_of" not in e.meta]
-        return max(self._noted, len(recorded))
+        return self._noted | used_steers(self._fork.entries)

@@ -7,7 +7,7 @@ commit point; before it nothing of the attempt is visible, after it only the rec
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TypeVar
@@ -29,7 +29,7 @@ from bub_redis.turns.attempt import Attempt, Beat, Started
 from bub_redis.turns.closing import closing_end, complete_block
 from bub_redis.turns.durable import TurnFork
 from bub_redis.turns.frames import FrameWriter, first_frame
-from bub_redis.turns.outcome import finish, read_result, told_result
+from bub_redis.turns.outcome import finish, read_result, read_steers, told_result
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import TurnResult
 from bub_redis.turns.resuming import Journaling, Progress, TurnInbox
@@ -109,7 +109,7 @@ class TurnRunner:
         )
         if isinstance(granted, Committed):
             await self._store.confirm(turn.tape, turn.id, granted)
-            await self._finish(started, granted)
+            await self._finish_committed(started, granted)
             return
         running.grant = granted
         faults.point("after-lock")
@@ -150,7 +150,7 @@ class TurnRunner:
             await frames.close()
         match ended:
             case End():
-                await self._merge(started, fork, frames, replace(ended, steers=inbox.used))
+                await self._merge(started, fork, frames, ended, inbox.used)
             case Stop.LOST:
                 # Lost to another attempt, nothing is handed back; but it may be the session alone, to a library fork.
                 await self._hand_back(started, running, "the session was lost while the turn ran", pause_s=0.0)
@@ -239,22 +239,34 @@ class TurnRunner:
                 log.error("turn.failed", exc_info=failure)
                 return End("failed", f"{type(failure).__name__}: {failure}", kind="failure")
 
-    async def _merge(self, started: Started, fork: TurnFork, frames: FrameWriter, end: End) -> None:
+    async def _merge(
+        self, started: Started, fork: TurnFork, frames: FrameWriter, end: End, steers: Collection[str]
+    ) -> None:
         await complete_block(fork, started, end)
         faults.point("before-merge")
         commit = await fork.prepare(end.status, error=end.error, attempt=started.attempt.number)
-        commit = replace(commit, receipt=replace(commit.receipt, steers=end.steers))
+        commit = replace(commit, receipt=replace(commit.receipt, steers=len(steers)))
         receipt = await self._store.commit(commit, frames.last_frame(commit.receipt))
         faults.point("after-merge")
         result = told_result(started.request.turn, commit, receipt)
-        await self._finish(started, Committed(receipt.id, receipt.status, receipt.steers), result)
-
-    async def _finish(self, started: Started, committed: Committed, result: TurnResult | None = None) -> None:
-        turn = started.request.turn
+        committed = Committed(receipt.id, receipt.status, receipt.steers)
         if result is None:
-            result = await self._until_answered(lambda: read_result(self._store, turn, committed))
-        ended = result
-        await self._until_answered(lambda: finish(self._queue, turn, committed, ended))
+            await self._finish_committed(started, committed)
+        else:
+            await self._finish(started, committed, result, steers)
+
+    async def _finish_committed(self, started: Started, committed: Committed) -> None:
+        """End a turn that an earlier attempt committed."""
+        turn = started.request.turn
+        result = await self._until_answered(lambda: read_result(self._store, turn, committed))
+        steers = await self._until_answered(lambda: read_steers(self._store, self._queue, turn, committed))
+        await self._finish(started, committed, result, steers)
+
+    async def _finish(
+        self, started: Started, committed: Committed, result: TurnResult, steers: Collection[str]
+    ) -> None:
+        turn = started.request.turn
+        await self._until_answered(lambda: finish(self._queue, turn, committed, result, steers))
         faults.point("after-finish")
         log.info("turn.finished", status=committed.status, receipt=committed.receipt_id)
 

@@ -34,8 +34,6 @@ class End:
     error: str | None = None
     kind: str = ""
     """The kind of the error."""
-    steers: int = 0
-    """How many steering messages stand in its block."""
 
 
 @dataclass(eq=False)

@@ -71,7 +71,7 @@ async def test_a_sender_that_hears_no_answer_repeats_itself(
                 assert [await place(client, turn_id) for turn_id in ("m1", "m2")] == [0, 1]
             case "steer":
                 assert await sender.steer(turn, "more", steer_id="x") is None
-                assert len(await client.queue.steers(turn, 0)) == 1
+                assert len(await client.queue.steers(turn)) == 1
             case "cancel":
                 assert await sender.cancel(turn) == "cancelled"
                 assert await client.queue.claim(10) == []

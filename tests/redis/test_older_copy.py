@@ -48,7 +48,8 @@ class Stage:
 
     @staticmethod
     def _next(request: ModelRequest) -> Reply:
-        words, done = request.prompt.split(), len(request.tool_results)
+        plan = next(message["content"] for message in request.messages if message["role"] == "user")
+        words, done = plan.split(), len(request.tool_results)
         return call("act", word=words[done]) if done < len(words) else say("done")
 
     async def reached(self, word: str) -> None:
@@ -220,3 +221,23 @@ async def test_a_fork_is_merged_behind_what_others_appended(client: TurnClient) 
 
 def say_so(text: str) -> TapeEntry:
     return TapeEntry.message({"role": "user", "content": text})
+
+
+async def test_a_steering_message_is_used_though_earlier_ones_were_lost(
+    settings: Settings, client: TurnClient, stage: Stage
+) -> None:
+    """The queue side went back: messages are told by their ids, and not by how many came before."""
+    turn = await client.enqueue("s", "gate1 gate2 gate3")
+    async with working(settings, stage.agent):
+        await stage.reached("gate1")
+        assert await client.steer(turn, "first", steer_id="m1") is None
+        stage.open("gate1")
+        await stage.reached("gate2")
+        await client.server.commands.delete(client.queue._keys.steers(turn.full_id))
+        assert await client.steer(turn, "second", steer_id="m2") is None
+        stage.open("gate2")
+        await stage.reached("gate3")
+        stage.open("gate3")
+        assert (await client.result(turn, timeout=SOON)).status == "completed"
+    said = await client.tape("s").query().kinds("message").all()
+    assert [entry.meta["steer"] for entry in said if "steer" in entry.meta] == ["m1", "m2"]

@@ -35,7 +35,7 @@ async def claimed(queue: TurnQueue, worker: str = "w") -> Attempt:
 
 
 async def finish(queue: TurnQueue, turn: Turn) -> None:
-    await queue.finish(turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=0)
+    await queue.finish(turn, receipt_id="1-1", digest="d", status="completed", result=b"{}")
 
 
 async def test_only_the_head_of_a_session_can_be_claimed(queue: TurnQueue) -> None:
@@ -329,12 +329,24 @@ async def test_a_dead_turn_counts_as_long_as_it_is_kept(queue: TurnQueue, settin
     await queue.enqueue(dying := request())
     for _ in range(settings.max_crashes + 1):
         await crash(queue)
-    await queue.finish(dying.turn, receipt_id="1-1", digest="d", status="failed", result=b"{}", steers=0)
+    await queue.finish(dying.turn, receipt_id="1-1", digest="d", status="failed", result=b"{}")
     assert ((await overview.counts()).dead, [one.request.turn for one in await queue.dead(10)]) == (1, [dying.turn])
     died_ms = (await queue.dead(10))[0].died_ms
     week_ms = int(timedelta(days=7).total_seconds() * 1000)
     await queue.server.commands.zadd(QueueKeys(settings.namespace).dead, {dying.turn.full_id: died_ms - week_ms})
     assert ((await overview.counts()).dead, await queue.dead(10)) == (0, [])
+
+
+async def test_a_turn_that_was_kept_by_half_is_made_whole_by_sending_it_again(queue: TurnQueue) -> None:
+    """A user without the right to one of the keys: the script that puts it on its list stops in the middle."""
+    half = request()
+    await queue.enqueue(half)
+    keys = QueueKeys(queue.namespace)
+    job = await claimed(queue)
+    await queue.server.commands.delete(keys.queue("s"), keys.waiting)
+    assert not await queue.enqueue(half)
+    again = await claimed(queue)
+    assert (again.full_id, again.number) == (job.full_id, job.number + 1)
 
 
 # Steering
@@ -345,15 +357,23 @@ async def test_a_message_goes_to_an_open_turn_in_order(queue: TurnQueue) -> None
     await queue.enqueue(target)
     for text in ("one", "two"):
         assert await queue.steer(target.turn, Request(Turn("s", "s", text), text))
-    assert [steer.prompt for steer in await queue.steers(target.turn, 0)] == ["one", "two"]
-    assert [steer.id for steer in await queue.steers(target.turn, 1)] == ["two"]
+    assert [(steer.id, steer.prompt) for steer in await queue.steers(target.turn)] == [("one", "one"), ("two", "two")]
+
+
+async def test_a_message_that_was_lost_hides_no_other(queue: TurnQueue) -> None:
+    target = request()
+    await queue.enqueue(target)
+    for text in ("one", "two"):
+        assert await queue.steer(target.turn, Request(Turn("s", "s", text), text))
+    await queue.server.commands.delete(QueueKeys(queue.namespace).turn("s/one"))
+    assert [steer.id for steer in await queue.steers(target.turn)] == ["two"]
 
 
 async def test_the_same_message_again_is_taken_once(queue: TurnQueue) -> None:
     target, message = request(), request(turn_id="again")
     await queue.enqueue(target)
     assert [await queue.steer(target.turn, message) for _ in range(3)] == [True, True, True]
-    assert len(await queue.steers(target.turn, 0)) == 1
+    assert len(await queue.steers(target.turn)) == 1
 
 
 async def test_messages_that_were_not_used_become_the_next_turns(queue: TurnQueue) -> None:
@@ -365,7 +385,7 @@ async def test_messages_that_were_not_used_become_the_next_turns(queue: TurnQueu
     await queue.start(await claimed(queue))
     for message in messages:
         await queue.steer(target.turn, message)
-    await queue.finish(target.turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=1)
+    await queue.finish(target.turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=["used"])
     standing = [await queue.standing(each.turn) for each in [*messages, later]]
     assert [s and (s.status, s.place) for s in standing] == [
         ("steered", None),
@@ -430,6 +450,6 @@ async def test_a_deadline_far_ahead_is_brought_back(queue: TurnQueue, settings: 
 async def test_a_late_finish_does_not_move_the_last_receipt_back(queue: TurnQueue, settings: Settings) -> None:
     turns = [request(turn_id=name).turn for name in ("a", "b")]
     for receipt, turn in zip(("7-20", "7-9"), turns, strict=True):
-        await queue.finish(turn, receipt_id=receipt, digest="d", status="completed", result=b"{}", steers=0)
+        await queue.finish(turn, receipt_id=receipt, digest="d", status="completed", result=b"{}")
     key = QueueKeys(settings.namespace).receipt_prefix + "s"
     assert await queue.server.commands.execute_command("HGET", key, "id") == b"7-20"

@@ -12,7 +12,7 @@ if not is_open(status) then
   return {'ENDED', status}
 end
 if not started then
-  close(ARGV[8], now_ms(), 'cancelled', 0, ARGV[10])
+  close(ARGV[8], now_ms(), 'cancelled', {}, ARGV[10])
   return {'CANCELLED'}
 end
 redis.call('HSET', KEYS[8], 'cancel', 1)

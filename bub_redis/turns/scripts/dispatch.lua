@@ -56,9 +56,10 @@ local function dispatch(full_id, now, pause)
   redis.call('HSET', turn, 'status', 'queued', 'attempt', attempt, 'dispatch', redis.call('INCR', KEYS[3]),
     'grace', ARGV[4])
   local job = ARGV[3] .. full_id .. ':' .. attempt
+  -- First of all it is looked after: a user may lack the right to one of the commands or keys below.
+  redis.call('ZADD', KEYS[2], text(now + pause + ARGV[4]), full_id)
   redis.call('SET', ARGV[2] .. job, redis.call('HGET', turn, 'body'), 'PX', ARGV[5])
   redis.call('ZADD', KEYS[5], text(now + pause), job)
-  redis.call('ZADD', KEYS[2], text(now + pause + ARGV[4]), full_id)
   hint(KEYS[4])
 end
 
@@ -75,8 +76,8 @@ local function ensure_head(queue, now)
   end
 end
 
--- The turn has ended: its content goes, what tells a repeat from a conflict stays for `ttl` ms. The steering messages
--- from place `used` on come too late for it and become turns of their own, in its place.
+-- The turn has ended: its content goes, what tells a repeat from a conflict stays for `ttl` ms. Its steering messages that
+-- are not among `used`, by full id, come too late for it and become turns of their own, in its place.
 local function close(full_id, now, status, used, ttl)
   local turn = ARGV[1] .. full_id
   local queue = queue_of(full_id)
@@ -88,7 +89,7 @@ local function close(full_id, now, status, used, ttl)
   redis.call('DEL', turn .. ':steer')
   for place = 1, #steers do
     local steer = ARGV[1] .. steers[place]
-    if place > used then
+    if not used[steers[place]] then
       redis.call('HSET', steer, 'status', 'queued')
       -- In the turn's own place: it need not be the head, if it is cancelled while it waits.
       if redis.call('LINSERT', queue, 'BEFORE', full_id, steers[place]) < 1 then

@@ -3,12 +3,22 @@
 -- ARGV: 8 full id, 9 digest of what was sent, 10 most open turns of a session, 11 most open turns in all, then field
 --       and value of all that is kept with the turn
 -- Returns: 'NEW' or 'SAME'; 'CONFLICT'; or 'FULL', which bound, how many there are, the bound
--- Cost: O(1)
+-- Cost: O(1); of a repeat O(turns waiting in the session)
 -- include dispatch
 -- include put
 local known = redis.call('HGET', KEYS[8], 'digest')
+if known == ARGV[9] then
+  -- The first time may have been refused half-way, for a right that was missing.
+  if redis.call('HGET', KEYS[8], 'status') == 'queued' then
+    if not redis.call('LPOS', KEYS[9], ARGV[8]) then
+      redis.call('RPUSH', KEYS[9], ARGV[8])
+    end
+    ensure_head(KEYS[9], now_ms())
+  end
+  return {'SAME'}
+end
 if known then
-  return {known == ARGV[9] and 'SAME' or 'CONFLICT'}
+  return {'CONFLICT'}
 end
 local refusal = no_room(KEYS[9])
 if refusal then
