@@ -25,11 +25,11 @@ def closing_end(started: Started, max_crashes: int, *, has_journal: bool) -> End
 
 
 async def complete_block(fork: TurnFork, started: Started, end: End) -> None:
-    """Have the block of a turn that failed, or that no agent brought to its end, tell what was asked (case 128).
+    """Have the block of a turn that no agent brought to its end tell what was asked (case 128).
 
     And the error, if there is one; only what the agent did not record itself.
     """
-    if end.error is None and not started.closing:
+    if end.status == "completed":
         return
     meta = {"run_id": started.request.turn.id}
     tape = started.request.turn.tape

@@ -1,5 +1,6 @@
 """What a turn's journal notes beside its entries while the agent works, and how the next attempt goes on from it."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +8,14 @@ from typing import Any
 import structlog
 
 from bub_redis import faults
-from bub_redis.agent.events import EventBus, LLMCallFinished, RunStarted, ToolCallFinished, ToolCallStarted
+from bub_redis.agent.events import (
+    EventBus,
+    LLMCallFinished,
+    LLMCallStarted,
+    RunStarted,
+    ToolCallFinished,
+    ToolCallStarted,
+)
 from bub_redis.agent.resume import Resume
 from bub_redis.agent.steering import Steer
 from bub_redis.errors import InvalidInput
@@ -61,7 +69,11 @@ class Progress:
 
 
 class Journaling:
-    """Handlers of one run that make each step durable: a response before its calls, each call before and after."""
+    """Handlers of one run that make each step durable: a response before its calls, each call before and after.
+
+    And that begin nothing in a run that was told to stop, though user code swallowed its cancellation: what it would do
+    is not journaled any more.
+    """
 
     def __init__(self, fork: TurnFork, state: Mapping[str, Any]) -> None:
         self._fork = fork
@@ -69,6 +81,7 @@ class Journaling:
         self._noted_state = _encoded(state)
         self.events = EventBus()
         self.events.on(RunStarted, self._on_start)
+        self.events.on(LLMCallStarted, self._on_ask)
         self.events.on(LLMCallFinished, self._on_response)
         self.events.on(ToolCallStarted, self._on_call)
         self.events.on(ToolCallFinished, self._on_result)
@@ -78,6 +91,13 @@ class Journaling:
             # What an earlier attempt noted last, and this one may have to take back, is not the state it began with.
             self._noted_state = b""
 
+    def _on_ask(self, _: LLMCallStarted) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._fork.stopped():
+            raise asyncio.CancelledError
+
     async def _on_response(self, event: LLMCallFinished) -> None:
         if event.result.error is None:
             usage = None if event.result.usage is None else dict(event.result.usage)
@@ -86,6 +106,7 @@ class Journaling:
             faults.point("after-response")
 
     async def _on_call(self, event: ToolCallStarted) -> None:
+        self._go_on()
         if not event.decided:
             self._fork.note("call", {"key": event.call.context.idempotency_key})
             await self._fork.flush()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.keys import QueueKeys, TapeKeys
 from bub_redis.storage.script import Script
 from bub_redis.tape import Tape, TapeEntry
-from bub_redis.testing import EmbeddedServer, ScriptedModel, say, wait_until
+from bub_redis.testing import EmbeddedServer, ScriptedModel, call, say, wait_until
 from bub_redis.turns import TurnClient
 from bub_redis.turns.overview import QueueOverview
 from tests.redis.agents import agent
@@ -75,6 +75,58 @@ async def test_a_lost_reply_to_start_is_no_crash(client: TurnClient, settings: S
 
         await wait_until(finished, "the turn to be finished")
     assert await crashes(client, settings, turn.full_id) == 0
+
+
+@pytest.mark.parametrize("told", ["drain", "cancel"])
+async def test_nothing_begins_in_a_turn_that_was_told_to_stop(
+    client: TurnClient, settings: Settings, told: str
+) -> None:
+    """User code that swallows a cancellation; what it did next would be in no journal, and be done again."""
+    asking, began = asyncio.Event(), list[str]()
+
+    async def hold(event: events.LLMCallStarted) -> None:
+        if not asking.is_set():
+            asking.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    def charge() -> str:
+        """Take money."""
+        began.append("charge")
+        return "charged"
+
+    model = ScriptedModel(lambda request: say("done") if request.tool_results else call("charge"))
+    swallowing = Agent(model=model, tools=[charge])
+    swallowing.events.on(events.LLMCallStarted, hold)
+    turn = await client.enqueue("s", "pay")
+    async with working(settings, swallowing):
+        await asyncio.wait_for(asking.wait(), 10)
+        if told == "cancel":
+            assert await client.cancel(turn) == "cancelling"
+            assert (await client.result(turn, timeout=SOON)).status == "cancelled"
+    assert began == []
+    if told == "drain":
+        async with working(settings, swallowing):
+            assert (await client.result(turn, timeout=SOON)).status == "completed"
+        assert began == ["charge"]
+
+
+async def test_a_turn_cancelled_before_its_prompt_was_recorded_tells_it(client: TurnClient, settings: Settings) -> None:
+    """A slow hook before the first call of the model."""
+    starting = asyncio.Event()
+
+    async def hold(event: events.RunStarted) -> None:
+        starting.set()
+        await asyncio.Event().wait()
+
+    slow = Agent(model=ScriptedModel(say("never")))
+    slow.events.on(events.RunStarted, hold)
+    turn = await client.enqueue("s", "hello", turn_id="t1")
+    async with working(settings, slow):
+        await asyncio.wait_for(starting.wait(), 10)
+        await client.cancel(turn)
+        assert (await client.result(turn, timeout=SOON)).status == "cancelled"
+    assert await committed_turns(client.store, "s", {"t1": "hello"}) == ["t1"]
 
 
 async def test_a_conflict_of_the_applications_own_fails_the_turn(client: TurnClient, settings: Settings) -> None:
