@@ -1,6 +1,6 @@
 """What a script's refusal means. Scripts refuse by a code in the reply, before anything is written."""
 
-from bub_redis.errors import BubError, Conflict, Fenced, Outage, SessionBusy, TapeBlocked
+from bub_redis.errors import BubError, ConfigError, Conflict, Fenced, Outage, SessionBusy, TapeBlocked
 
 _UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "LOST", "WRONGTYPE"})
 
@@ -16,7 +16,7 @@ def busy(tape: str, holder: bytes) -> SessionBusy:
 
 
 def refused(tape: str, code: str) -> BubError:
-    """The error for a refusal: Fenced, Conflict, TapeBlocked or Outage."""
+    """The error for a refusal: Fenced, Conflict, TapeBlocked, ConfigError or Outage."""
     match code:
         case "FENCED":
             return Fenced(f"session {tape!r} was granted to another attempt since; nothing was written")
@@ -31,6 +31,8 @@ def refused(tape: str, code: str) -> BubError:
                 f"the stream of tape {tape!r} was changed by others, or lost something, so nothing more is written to "
                 "it; see `bub-redis tape repair`"
             )
+        case "NOPERM":
+            return ConfigError(f"the user may not write tape {tape!r}; see `bub-redis doctor` for the rights needed")
         case "WRONGTYPE":
             return TapeBlocked(f"a key of tape {tape!r} is of another type; see `bub-redis tape repair`")
         case _:

@@ -17,7 +17,7 @@ import structlog
 from bub_redis import faults
 from bub_redis.agent import Agent
 from bub_redis.agent.resume import Resume
-from bub_redis.errors import BubError, ConfigError, Fenced, Outage
+from bub_redis.errors import BubError, ConfigError, Fenced, Outage, ServerUnfit
 from bub_redis.settings import Settings
 from bub_redis.storage.journal import Journal
 from bub_redis.storage.lock import Committed
@@ -289,13 +289,16 @@ class TurnRunner:
                 await self._store.lock.release(grant, still_open=True)
 
     async def _until_answered(self, operation: Callable[[], Awaitable[T]]) -> T:
-        """Repeat through an outage of any length: giving up would charge the turn with a crash that was none."""
+        """Repeat through an outage of any length, or while a user or right is missing.
+
+        Giving up would charge the turn with a crash that was none.
+        """
         pause_s = 0.5
         while True:
             try:
                 return await operation()
-            except Outage as outage:
-                log.warning("turn.waits_for_server", reason=str(outage), pause_s=pause_s)
+            except (Outage, ConfigError, ServerUnfit) as refusal:
+                log.warning("turn.waits_for_server", reason=str(refusal), pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

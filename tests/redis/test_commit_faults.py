@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bub_redis.errors import BubError, Outage, TapeBlocked
+from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, TapeBlocked
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import Tape, TapeSidecar
@@ -370,3 +370,20 @@ async def dumped(store: RedisTapeStore) -> dict[str, bytes]:
     names = [name async for name in commands.scan_iter(match=f"{store.namespace}:{{t}}*")]
     kept = sorted(name.decode() for name in names if not name.endswith((b":lock", b":fence", b":state")))
     return {name.rpartition("}:")[2]: await commands.dump(name) for name in kept}
+
+
+@pytest.mark.parametrize("missing", ["hset", "xadd"])
+async def test_a_right_that_is_taken_away_changes_nothing(failing: Failing, missing: str) -> None:
+    """Within a script, each command's right is looked at when it is run."""
+    store, send = failing
+    await store.append("t", say("before"))
+    commit = await prepared(store)
+    await send("ACL", "SETUSER", "worker", "on", "nopass", "~*", "+@all", f"-{missing}")
+    path = store.server.address.removeprefix("unix://")
+    async with RedisTapeStore.from_url(f"unix://worker:none@{path}") as narrow:
+        with pytest.raises((ConfigError, ServerUnfit)) as raised:
+            await narrow.commit(commit)
+        assert not isinstance(raised.value, TapeBlocked)
+    assert texts(await Tape("t", store).query().all()) == ["before"]
+    await store.commit(commit)
+    assert texts(await Tape("t", store).query().all()) == ["before", SAID]

@@ -13,6 +13,14 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
+-- What a refused write is called: servers tell of a right that is missing in words of their own.
+local function code_of(refusal)
+  if string.find(refusal, 'ACL', 1, true) or string.find(refusal, "can't run this command", 1, true) then
+    return 'NOPERM'
+  end
+  return string.match(refusal, '^%-?(%u+)') or 'ERR'
+end
+
 -- Where a tape stands, or nil and the code of the refusal. KEYS[first] and the two behind it are its stream, its
 -- anchors and the latest of each name; its fields in `state` begin with `prefix`: '' or '<sidecar>/'.
 local function position(first, state, prefix)
@@ -104,10 +112,17 @@ local function undo(at)
   redis.call('HSET', at.state, at.prefix .. 'ms', text(at.now + 1))
 end
 
+-- Raise what a server says where the right to what comes behind the first entry is missing, before anything is written:
+-- within a script each command's right is looked at when it is run.
+local function ensure_rights(at)
+  redis.call('HSET', at.state, at.prefix .. 'generation', text(at.generation))
+end
+
 -- Write the first entry of every tape, or of none: a stream that once held a hand-made entry with a later id refuses it,
 -- and so does a server that cannot write now. Returns the code of the refusal and the tape that refused, or nothing.
 local function begin(tapes)
   for n, at in ipairs(tapes) do
+    ensure_rights(at)
     if not at.restart and at.entries > 0 then
       local reply = add(at, 0, redis.pcall)
       if type(reply) == 'table' and reply.err then
@@ -116,7 +131,7 @@ local function begin(tapes)
             undo(tapes[earlier])
           end
         end
-        return string.match(reply.err, '^%-?(%u+)') or 'ERR', at
+        return code_of(reply.err), at
       end
       at.begun = true
     end
