@@ -11,7 +11,7 @@
     ├── Outage               retry: a server does not answer, or answers that it cannot write now
     │   └── TapeBlocked      retry after `bub-redis tape repair`: the tape refuses every write
     ├── ServerUnfit          stop: the server can be reached and must not be used
-    ├── StoreClosed          stop: used after close
+    ├── StoreClosed          stop: used after close, or in another event loop than before
     ├── TimedOut             retry: a run took longer than it may
     └── ModelError           see `action`: a model call failed
         └── ContextOverflow  stop: the context does not fit, also after the automatic handoff
@@ -118,7 +118,7 @@ class ServerUnfit(BubError):
 
 
 class StoreClosed(BubError):
-    """The store or client was used after it was closed."""
+    """The store or client was used after it was closed, or in another event loop than before."""
 
     kind = ErrorKind.CLOSED
 

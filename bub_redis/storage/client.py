@@ -69,6 +69,7 @@ class RedisServer:
         self._url = url
         self._options: dict[str, Any] = {"timeout_s": timeout_s, "retries": retries}
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_cluster: bool | None = None
         self._nodes = Nodes(self._new_pool(url, timeout_s, retries))
         self._blocking_nodes = Nodes(self._new_pool(url, _BLOCKING_TIMEOUT_S, retries))
@@ -199,9 +200,16 @@ class RedisServer:
             ]
 
     def ensure_open(self) -> None:
-        """Raise StoreClosed after close."""
+        """Raise StoreClosed after close, and in another event loop than the first one."""
         if self._closed:
             raise StoreClosed(f"the connections to {self.address} were closed; open the store or client again")
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+        elif self._loop is not loop:
+            raise StoreClosed(
+                f"the connections to {self.address} belong to another event loop; open a store or client for each"
+            )
 
     @contextmanager
     def outages(self) -> Iterator[None]:

@@ -58,6 +58,8 @@ class Standing:
     attempt: int
     worker: str | None
     """Who started it last; None before its first start."""
+    receipt: str | None = None
+    """The stream id of the receipt that it ended with; None without one."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class TurnClient:
         Resumes behind the frame with id `after`: nothing is repeated, and what cannot be shown any more is a `gap`
         frame. A `restarted` frame voids all drafts before it; what was kept of them comes again behind it. Raises
         Outage, after which it may be followed again; NotFound for an unknown turn; InvalidInput for an `after` that is
-        none.
+        none; Conflict if the turn was committed and its tape's server went back to an older copy without it.
         """
         async for frame in Follower(self._hub, self.queue, self.store, turn).frames(after):
             yield frame
@@ -178,21 +178,23 @@ class TurnClient:
         self,
         turn: Turn,
         *,
-        timeout: timedelta | None = None,  # noqa: ASYNC109 - the name that every caller expects
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the name that every caller expects
     ) -> TurnResult:
         """Wait for the end of the turn and return what it ended with; one that has ended is told at once.
 
-        Raises TimeoutError if it has not ended in time (it goes on), NotFound for an unknown turn, Outage.
+        `timeout` is a timedelta, or seconds. Raises TimeoutError if it has not ended in time (it goes on), NotFound for
+        an unknown turn, Outage; Conflict as `follow` does.
         """
         committed = await self.store.committed(turn.tape, turn.id)
         if committed is not None:
             return await read_result(self.store, turn, committed)
         try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+            async with asyncio.timeout(timeout.total_seconds() if isinstance(timeout, timedelta) else timeout):
                 # The last frame is `finished`: following ends with nothing else.
                 frame = [frame async for frame in self.follow(turn)][-1]
         except TimeoutError:
-            raise TimeoutError(f"turn {turn.id!r} has not ended within {timeout}; it goes on") from None
+            within = timeout if isinstance(timeout, timedelta) else f"{timeout:g} s"
+            raise TimeoutError(f"turn {turn.id!r} has not ended within {within}; it goes on") from None
         committed = await self.store.committed(turn.tape, turn.id)
         if committed is None:
             # It never started: cancelled while it waited, or taken in by another turn.

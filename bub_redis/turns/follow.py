@@ -4,10 +4,11 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
-from bub_redis.errors import InvalidInput, NotFound
+from bub_redis.errors import Conflict, InvalidInput, NotFound
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.reader import stream_order
 from bub_redis.storage.store import RedisTapeStore
+from bub_redis.turns.attempt import Standing
 from bub_redis.turns.frames import Frame, placed
 from bub_redis.turns.hub import FrameHub
 from bub_redis.turns.outcome import read_receipt
@@ -34,7 +35,10 @@ class Follower:
         self._told = False
 
     async def frames(self, after: str | None) -> AsyncIterator[Frame]:
-        """Frames behind `after`, or all there are, up to `finished`. Raises NotFound, InvalidInput, Outage."""
+        """Frames behind `after`, or all there are, up to `finished`.
+
+        Raises NotFound, InvalidInput, Outage; Conflict if the tape lost the turn.
+        """
         arrived = await (self._look() if not after or after == _START else self._resume(after))
         if self._seen.type == "finished":
             return
@@ -82,10 +86,10 @@ class Follower:
                 return [self._made("queued", {"place": place})]
             case "running":
                 return []
-            case status:
-                return await self._end(status)
+            case _:
+                return await self._end(standing)
 
-    async def _end(self, status: str | None) -> list[Frame]:
+    async def _end(self, standing: Standing | None) -> list[Frame]:
         """The end of a turn that the queue side knows as ended, or does not know any more, from the tape."""
         with self._store.server.outages():
             newest = await self._store.server.reply("XREVRANGE", self._key, "+", "-", "COUNT", 1)
@@ -97,10 +101,15 @@ class Follower:
             data = {"turn": self._turn.id, "status": receipt.status, "error": receipt.error, "entries": receipt.entries}
             gap = [self._made("gap", {})] if self._seen.type else []
             return [*gap, self._made("finished", data | placed(receipt.id, receipt.entries, receipt.answer))]
-        if committed is None and status is None:
+        if committed is None and standing is None:
             raise NotFound(f"session {self._turn.session!r} has no turn {self._turn.id!r}")
+        if committed is None and standing and standing.receipt:
+            raise Conflict(
+                f"turn {self._turn.id!r} was committed with receipt {standing.receipt}, and its tape has lost it: "
+                "the tape's server went back to an older copy"
+            )
         # It never started (cancelled while it waited, or taken in by another turn), or its tape was reset since.
-        ended = committed.status if committed else status
+        ended = committed.status if committed else standing and standing.status
         return [self._made("finished", {"turn": self._turn.id, "status": ended, "error": None, "entries": 0})]
 
     def _made(self, kind: str, data: dict[str, object]) -> Frame:

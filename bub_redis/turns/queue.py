@@ -269,12 +269,12 @@ class TurnQueue:
         """What is known of the turn now; None if nothing is (it ended long ago, or never was)."""
         with self.server.outages():
             async with self.server.commands.pipeline(transaction=True) as pipe:
-                pipe.hmget(self._keys.turn(turn.full_id), ["status", "attempt", "worker"])
+                pipe.hmget(self._keys.turn(turn.full_id), ["status", "attempt", "worker", "receipt"])
                 pipe.lpos(self._keys.queue(turn.tape), turn.full_id)
-                (status, attempt, worker), place = await pipe.execute()
+                (status, attempt, worker, receipt), place = await pipe.execute()
         if status is None:
             return None
-        return Standing(status.decode(), place, int(attempt), worker and worker.decode())
+        return Standing(status.decode(), place, int(attempt), worker and worker.decode(), receipt and receipt.decode())
 
     async def dead_since_ms(self) -> int:
         """From when on dead turns are kept, by the server's clock, which also says when they died."""

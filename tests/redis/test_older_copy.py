@@ -185,6 +185,21 @@ def handles(entries: list[TapeEntry]) -> list[str]:
     ]
 
 
+async def test_a_turn_that_the_tape_lost_is_not_said_to_have_ended_well(
+    settings: Settings, client: TurnClient, stage: Stage
+) -> None:
+    """The queue side, which is a server of its own or was saved later, still knows its receipt."""
+    turn = await client.enqueue("s", "quick1")
+    async with working(settings, stage.agent):
+        assert (await client.result(turn, timeout=SOON)).status == "completed"
+    keys = TapeKeys("bub", "s")
+    await client.server.commands.delete(*keys.written, keys.state, keys.turns, keys.frames(turn.id))
+    with pytest.raises(Conflict, match="and its tape has lost it: the tape's server went back to an older copy"):
+        await client.result(turn, timeout=5)
+    with pytest.raises(Conflict):
+        [frame async for frame in client.follow(turn)]
+
+
 async def test_a_fork_is_not_merged_into_a_tape_that_lost_what_it_saw(
     server: EmbeddedServer, client: TurnClient
 ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bub_redis.errors import StoreClosed
-from bub_redis.storage import RedisTapeStore
+from bub_redis.storage import RedisServer, RedisTapeStore
 from bub_redis.storage.keys import known_tapes
 from bub_redis.tape import Tape, TapeEntry, TapeQuery
 from bub_redis.tape.fork import Fork
@@ -113,3 +113,18 @@ async def test_a_store_is_closed_also_where_the_list_of_tapes_is_refused(
     await store.aclose()
     with pytest.raises(StoreClosed):
         await store.append("t", TapeEntry.event("e"))
+
+
+def test_a_client_belongs_to_one_event_loop(server: EmbeddedServer) -> None:
+    """A second loop is told so, and the first one goes on."""
+
+    async def ping(client: RedisServer) -> bool:
+        return bool(await client.commands.ping())
+
+    client = RedisServer(server.url)
+    with asyncio.Runner() as first:
+        assert first.run(ping(client))
+        with asyncio.Runner() as second, pytest.raises(StoreClosed, match="belong to another event loop"):
+            second.run(ping(client))
+        assert first.run(ping(client))
+        first.run(client.aclose())
