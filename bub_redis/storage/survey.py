@@ -98,12 +98,12 @@ class Surveyor:
         if not (told.length or known or odd):
             return Survey(keys, told, {}, {}, Repair(tape))
         marks = await self._marks(keys, odd)
-        state = state_of(told, known, marks, main=not keys.sidecar)
         missing_marks = {
-            receipt.turn: Committed(receipt.id, receipt.status, receipt.steers).mark
+            receipt.turn: Committed(receipt.id, receipt.status, receipt.steers)
             for receipt in told.receipts
             if receipt.turn not in marks
         }
+        state = state_of(told, known, {**marks, **missing_marks}, main=not keys.sidecar)
         last = number_of(known, "last")
         beyond = sum(number > last for number in told.numbers) if "last" in known else 0
         # Where `state` was lost, every number up to the last was somebody's.
@@ -126,7 +126,7 @@ class Surveyor:
             # Of a key that a sidecar shares its owner tells.
             renamed=tuple(key for key in odd if not (keys.sidecar and key == keys.state)),
         )
-        return Survey(keys, told, state, missing_marks, found, odd)
+        return Survey(keys, told, state, {turn: mark.mark for turn, mark in missing_marks.items()}, found, odd)
 
     async def _unfit_indexes(self, keys: TapeKeys, odd: Collection[str], told: Told) -> AsyncIterator[str]:
         if ({} if keys.anchors in odd else await self._anchors(keys)) != members(told.anchors):

@@ -349,6 +349,16 @@ async def test_a_turn_that_was_kept_by_half_is_made_whole_by_sending_it_again(qu
     assert (again.full_id, again.number) == (job.full_id, job.number + 1)
 
 
+async def test_a_count_that_was_lost_begins_again_at_none(queue: TurnQueue) -> None:
+    """Below none, the bound on open turns would be off by so many for good."""
+    first = request()
+    await queue.enqueue(first)
+    await queue.start(await claimed(queue))
+    await queue.server.commands.delete(QueueKeys(queue.namespace).open_turns)
+    await finish(queue, first.turn)
+    assert await queue.server.commands.get(QueueKeys(queue.namespace).open_turns) == b"0"
+
+
 # Steering
 
 

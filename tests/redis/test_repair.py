@@ -11,6 +11,7 @@ import pytest
 from bub_redis.errors import InvalidInput, SessionBusy, TapeBlocked
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.keys import TapeKeys
+from bub_redis.storage.reader import stream_order
 from bub_redis.storage.script import Script
 from bub_redis.storage.survey import Repair
 from bub_redis.tape import SpillStore, Tape, TapeEntry
@@ -371,6 +372,20 @@ async def test_a_mark_that_cannot_be_read_is_made_anew(redis_store: RedisTapeSto
         await redis_store.committed("t", next(iter(marks)).decode())
     await repaired(redis_store)
     assert await commands.hgetall(keys.turns) == marks
+
+
+async def test_a_merge_that_stopped_behind_its_entries_is_brought_to_its_end(
+    redis_store: RedisTapeStore, tape: Tape, keys: TapeKeys
+) -> None:
+    """Its turn is not open any more."""
+    commands = hashes(redis_store)
+    marks = await commands.hgetall(keys.turns)
+    last = max(marks, key=lambda turn: stream_order(marks[turn].split()[0].decode()))
+    await commands.hdel(keys.turns, last)
+    await commands.hset(keys.state, mapping={"open": last, "opener": 3})
+    await repaired(redis_store)
+    assert await commands.hgetall(keys.turns) == marks
+    assert await commands.hget(keys.state, "open") is None
 
 
 @pytest.mark.parametrize("number", [0, 2**53 + 1, 2**64 - 1])

@@ -22,6 +22,13 @@ local function job_of(full_id)
   return ARGV[3] .. full_id .. ':' .. (redis.call('HGET', ARGV[1] .. full_id, 'attempt') or '0')
 end
 
+-- The count is a bound and no truth: where it was lost or deleted, it begins again at none.
+local function count_one_less()
+  if redis.call('DECR', KEYS[7]) < 0 then
+    redis.call('SET', KEYS[7], 0)
+  end
+end
+
 local function is_open(status)
   return status == 'queued' or status == 'running'
 end
@@ -68,7 +75,7 @@ local function ensure_head(queue, now)
   local head = redis.call('LINDEX', queue, 0)
   while head and redis.call('EXISTS', ARGV[1] .. head) == 0 do
     redis.call('LPOP', queue)
-    redis.call('DECR', KEYS[7])
+    count_one_less()
     head = redis.call('LINDEX', queue, 0)
   end
   if head and not redis.call('ZSCORE', KEYS[2], head) and not redis.call('ZSCORE', KEYS[1], head) then
@@ -103,7 +110,7 @@ local function close(full_id, now, status, used, ttl)
     end
   end
   redis.call('LREM', queue, 1, full_id)
-  redis.call('DECR', KEYS[7])
+  count_one_less()
   ensure_head(queue, now)
 end
 

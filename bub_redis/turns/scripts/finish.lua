@@ -20,7 +20,7 @@ if ARGV[10] ~= '' and (ms > known_ms or (ms == known_ms and number > known_numbe
 end
 if not status then
   if redis.call('LREM', queue_of(ARGV[8]), 1, ARGV[8]) == 1 then
-    redis.call('DECR', KEYS[7])
+    count_one_less()
   end
   ensure_head(queue_of(ARGV[8]), now_ms())
   return {'GONE'}
