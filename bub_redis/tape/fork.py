@@ -182,14 +182,12 @@ class Fork:
         overlay.append(entries)
         overlay.opened()
 
-    async def ensure_seen(self) -> None:
-        """Raise Outage if a tape lost what this fork saw of it, as where its server went back to an older copy."""
-        for overlay in (self._main, *self._sidecars.values()):
+    async def ensure_sidecars(self) -> None:
+        """Raise Outage if a sidecar lost what this fork saw of it or wrote ahead, as where its server went back."""
+        for overlay in self._sidecars.values():
             now, seen = await self._store.head(overlay.tape), overlay.head
             if (now.generation, now.last) < (seen.generation, seen.last):
-                raise Outage(
-                    f"the server of tape {overlay.tape!r} went back to an older copy, and lost what was seen of it"
-                )
+                raise Outage(f"tape {overlay.tape!r} lost what was seen of it: its server went back to an older copy")
 
     async def merge(self, status: Status, *, error: str | None = None, attempt: int = 1) -> Receipt:
         """Append the overlay and a receipt to the tape, whole, once. Open calls are closed as interrupted.

@@ -93,8 +93,9 @@ class TurnFork(Fork):
         try:
             await journal.write(logged)
         except LostEnd:
-            # What this attempt knows is all in memory; but on tapes that lost what it saw, none of it can be merged.
-            await self.ensure_seen()
+            # What this attempt knows is all in memory, but for what it wrote ahead. If the tape itself lost something,
+            # the merge is refused, and the next attempt goes on from here.
+            await self.ensure_sidecars()
             log.error("journal.written_anew")
             await journal.write_anew()
             await journal.write(logged)

@@ -148,10 +148,11 @@ async def test_a_tape_that_lost_its_bootstrap_gets_it_again(
     async with working(settings, stage.agent):
         await stage.reached("gate1")
         keys = TapeKeys("bub", "s")
-        await client.server.commands.delete(*keys.written)
+        await client.server.commands.delete(*keys.written, keys.journal(turn.id))
         await client.server.reply("HDEL", keys.state, "generation", "count", "last", "ms", "anchor")
         stage.open("gate1")
         assert (await client.result(turn, timeout=SOON)).status == "completed"
+    assert stage.ran == ["gate1"]
     assert await committed_turns(client.store, "s", {turn.id: "gate1"}) == [turn.id]
     assert len(await client.tape("s").anchors()) == 1
 
