@@ -61,6 +61,29 @@ async def test_it_is_picked_up_behind_the_last_event(browser: httpx2.AsyncClient
     assert await events(browser, turn, **{"last-event-id": told[place]["id"]}) == told[place + 1 :]
 
 
+async def test_behind_the_last_event_there_is_nothing(browser: httpx2.AsyncClient) -> None:
+    """Why the page closes on `finished`."""
+    turn = "/sessions/customer/turns/t1"
+    await browser.put(turn, json={"text": "order 7"})
+    told = await events(browser, turn)
+    assert await events(browser, turn, **{"last-event-id": told[-1]["id"]}) == []
+
+
+async def test_arguments_are_a_string_of_json(browser: httpx2.AsyncClient) -> None:
+    turn = "/sessions/customer/turns/t1"
+    await browser.put(turn, json={"text": "order 7"})
+    (told,) = [event["data"] for event in await events(browser, turn) if event["event"] == "tool_call"]
+    assert json.loads(told["tool_calls"][0]["arguments"]) == {"order": "7"}
+
+
+async def test_a_turn_that_waits_is_told_with_an_id_to_begin_at(browser: httpx2.AsyncClient) -> None:
+    await browser.put("/sessions/customer/turns/t1", json={"text": "wait 0.5"})
+    await browser.put("/sessions/customer/turns/t2", json={"text": "order 7"})
+    told = await events(browser, "/sessions/customer/turns/t2")
+    assert (told[0]["event"], told[0]["id"]) == ("queued", "0-0")
+    assert told[-1]["event"] == "finished"
+
+
 async def test_it_is_talked_into_and_cancelled(browser: httpx2.AsyncClient) -> None:
     turn = "/sessions/customer/turns/t1"
     await browser.put(turn, json={"text": "wait 60"})
