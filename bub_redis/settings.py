@@ -6,14 +6,16 @@ means the same there.
 """
 
 import os
+from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bub_redis.errors import ConfigError
@@ -23,6 +25,19 @@ SECTION = "bub_redis"
 DEFAULT_HOME = Path("~/.bub")
 _SHARED_WITH_BUB = {"spill_threshold": ("spill", "threshold")}
 """Fields that stand in one of Bub's sections, and where."""
+_OTHERS_VARIABLES = frozenset(
+    {
+        # Of Bub.
+        *("BUB_API_BASE", "BUB_API_KEY", "BUB_CLIENT_ARGS", "BUB_COMMAND_PREFIX", "BUB_COMPLETION_ARGS"),
+        *("BUB_FALLBACK_MODELS", "BUB_MAX_STEPS", "BUB_MAX_TOKENS", "BUB_MAX_WAIT_SECONDS", "BUB_PROJECT"),
+        *("BUB_MODEL_TIMEOUT_SECONDS", "BUB_PROVIDERS", "BUB_STREAM_OUTPUT", "BUB_VERBOSE"),
+        # Of `bub_redis.faults`.
+        "BUB_FAULTS",
+    }
+)
+"""Variables that are no settings of ours, and could be taken for mistyped ones."""
+_MISTYPED = 0.8
+"""From which likeness on a name is taken for a mistyped one."""
 
 _LOST_BEAT = "one lost beat must not lose a turn"
 _LATE_RECONCILE = "a killed worker's turn would wait for it"
@@ -30,6 +45,22 @@ _EVERY_BEAT_STALLS = "every beat would find the loop blocked"
 _ENDS_IN_LEASE = "a turn could not outlast its first lease"
 _NO_LONGER_TURN = "no turn runs longer than its limit"
 _NOT_MORE_THAN_ALL = "all sessions together take no more"
+
+_A_URL = "a URL, such as redis://localhost:6379/0"
+_WANTED = {"namespace": "1 to 32 of A-Z a-z 0-9 _ -", "redis_url": _A_URL, "tape_url": _A_URL}
+"""What is to be written where neither the type nor the bounds of a setting say it."""
+_KINDS: Mapping[object, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+_SHOWN_CHARS = 60
+
+
+class WrongSettings(ConfigError):
+    """Settings that have a value which they cannot have."""
+
+    def __init__(self, problems: Mapping[str, str]) -> None:
+        super().__init__("; ".join(problems.values()))
+        self.problems = problems
+        """What is wrong, with the remedy, by setting."""
+
 
 Seconds = Annotated[float, Field(gt=0, le=366 * 86400, allow_inf_nan=False)]
 
@@ -121,11 +152,12 @@ class Settings(BaseSettings):
             ),
         ):
             if not holds:
-                raise ValueError(f"{self._named(name)} {rule} {self._named(other)}: {reason}")
+                said = f"{self._named(name)} {rule} {self._named(other)}: {reason}"
+                raise PydanticCustomError("relation", "{said}", {"said": said, "setting": name})
         return self
 
     def _named(self, name: str) -> str:
-        return f"{variable(name)} ({getattr(self, name):g})"
+        return f"{setting_source(name)} ({getattr(self, name):g})"
 
     @cached_property
     def queue_address(self) -> str:
@@ -216,18 +248,76 @@ def _unknown(path: Path, key: str, known: list[str]) -> str:
 def load_settings(**overrides: object) -> Settings:
     """The settings of this process; `overrides` win over the environment and the file.
 
-    Raises ConfigError naming the variable, or the key in the file.
+    Raises WrongSettings naming the variable, or the key in the file; ConfigError for a file that cannot be read.
     """
     try:
         return Settings(**overrides)  # type: ignore[arg-type]
     except ValidationError as error:
-        # Never the value itself: it may be a secret.
-        raise ConfigError("; ".join(_problem(detail["loc"], detail["msg"]) for detail in error.errors())) from None
+        problems: dict[str, str] = {}
+        for detail in error.errors():
+            name = str(detail["loc"][0] if detail["loc"] else detail["ctx"]["setting"])
+            problems.setdefault(name, _problem(name, detail["input"]) if detail["loc"] else detail["msg"])
+        raise WrongSettings(problems) from None
 
 
-def _problem(where: tuple[int | str, ...], message: str) -> str:
-    reason = message.removeprefix("Value error, ")
-    return f"{setting_source(str(where[0]))}: {reason}" if where else reason
+def _problem(name: str, value: object) -> str:
+    """What is wrong with the value of a setting. A URL is not shown: it may hold a password."""
+    field = Settings.model_fields[name]
+    if SecretStr in _types(field):
+        return f"{setting_source(name)} is no text; write {_wanted(name)}"
+    shown = repr(value)
+    if len(shown) > _SHOWN_CHARS:
+        shown = f"{shown[:_SHOWN_CHARS]}…"
+    return f"{setting_source(name)} is {shown}; write {_wanted(name)}"
+
+
+def _wanted(name: str) -> str:
+    """What is to be written as the value of a setting."""
+    field = Settings.model_fields[name]
+    kind = next((_KINDS[kind] for kind in _types(field) if kind in _KINDS), "a text")
+    bounds = {
+        name: getattr(each, name) for each in field.metadata for name in ("gt", "ge", "le") if hasattr(each, name)
+    }
+    match bounds:
+        case {"ge": least, "le": most}:
+            kind += f" from {least} to {most}"
+        case {"ge": least}:
+            kind += f" of at least {least}"
+        case {"gt": below, "le": most}:
+            kind += f" above {below}, at most {most}"
+    return _WANTED.get(name, kind)
+
+
+def _types(field: FieldInfo) -> tuple[object, ...]:
+    return get_args(field.annotation) or (field.annotation,)
+
+
+def values_as_given() -> dict[str, object]:
+    """The settings of this process as they are written, whether they can be so or not: for showing them.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    variables, in_file = _variables(), _file_values(config_path())
+    return {
+        name: variables.get(variable(name)) or in_file.get(name, field.default)
+        for name, field in Settings.model_fields.items()
+    }
+
+
+def mistyped_variables() -> dict[str, str]:
+    """Variables of this process that are no settings and look like one; for each, the one that may be meant."""
+    ours = [name.upper() for name in Settings.model_fields]
+    found = {}
+    for given in _variables().keys() - _OTHERS_VARIABLES:
+        name = given.removeprefix(PREFIX)
+        if name not in ours and (close := get_close_matches(name, ours, 1, _MISTYPED)):
+            found[given] = variable(close[0])
+    return dict(sorted(found.items()))
+
+
+def _variables() -> dict[str, str]:
+    """The variables that begin as ours do and are not empty; they may be written in small letters."""
+    return {name.upper(): value for name, value in os.environ.items() if value and name.upper().startswith(PREFIX)}
 
 
 def variable(name: str) -> str:
@@ -238,12 +328,19 @@ def variable(name: str) -> str:
 def setting_source(name: str) -> str:
     """Where a setting of this process is given: its variable or its place in the file; the variable if nowhere."""
     path = config_path()
-    if not os.environ.get(variable(name)) and name in _file_values(path):
+    if variable(name) not in _variables() and name in _file_values(path):
         return f"{'.'.join(_SHARED_WITH_BUB.get(name, (SECTION, name)))} in {path}"
     return variable(name)
 
 
 def given_settings() -> dict[str, str]:
-    """The settings of this process that are not defaults, and where each is given. Raises ConfigError."""
-    given = load_settings().model_fields_set
-    return {name: setting_source(name) for name in Settings.model_fields if name in given}
+    """The settings of this process that are not defaults, and where each is given.
+
+    Raises ConfigError for a file that cannot be read.
+    """
+    variables, in_file = _variables(), _file_values(config_path())
+    return {
+        name: setting_source(name)
+        for name in Settings.model_fields
+        if variable(name) in variables or in_file.get(name) is not None
+    }

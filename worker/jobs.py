@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from bub_redis.agent import Agent
-from bub_redis.errors import BubError, Outage, ServerUnfit
+from bub_redis.errors import BubError, ServerUnfit
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.rights import missing_rights, queue_samples, tape_samples
@@ -114,5 +114,6 @@ async def _heed(queue: TurnQueue, keeper: LeaseKeeper, worker: str) -> None:
 
 
 async def _say_goodbye(queue: TurnQueue, worker: str) -> None:
-    with suppress(Outage):
+    # Whatever it is, the worker stops, and its heartbeat expires.
+    with suppress(BubError):
         await queue.say_goodbye(worker)

@@ -7,6 +7,7 @@ package, `worker`, is loaded from its file under a name of its own, so that both
 import importlib
 import inspect
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -69,7 +70,9 @@ async def _named_agent(spec: str) -> Agent:
     found = _attribute(spec)
     agent = found if isinstance(found, Agent) or not callable(found) else await _made(found, spec)
     if not isinstance(agent, Agent):
-        raise ConfigError(f"{spec} is a {type(agent).__name__}; an Agent, or a function returning one, is needed")
+        kind = type(agent).__name__
+        article = "an" if kind[0].lower() in "aeiou" else "a"
+        raise ConfigError(f"{spec} is {article} {kind}; an Agent, or a function returning one, is needed")
     return agent
 
 
@@ -92,11 +95,10 @@ async def _made(function: Callable[[], object], spec: str) -> object:
 
 def _attribute(spec: str) -> object:
     module_name, colon, attribute = spec.partition(":")
+    if module_name.endswith(".py") or os.sep in module_name:
+        raise ConfigError(f"{module_name!r} is a file; {_instead(module_name, attribute or 'agent')}")
     if not colon or not module_name or not attribute:
         raise ConfigError(f"{spec!r} is no module:attribute; write for example `shop.agents:support`")
-    if module_name.endswith(".py") or os.sep in module_name:
-        dotted = ".".join(Path(module_name.removesuffix(".py")).parts)
-        raise ConfigError(f"{module_name!r} is a file; name the module: `{dotted}:{attribute}`")
     if sys.path[:1] != [os.getcwd()]:
         # A console script has its own folder there, not the one it is run in.
         sys.path.insert(0, os.getcwd())
@@ -104,9 +106,32 @@ def _attribute(spec: str) -> object:
     found: object = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{module_name} has no {attribute!r}; agents found there: {_agents(module)}")
+            raise ConfigError(
+                f"{module_name} has no {attribute!r}; agents found there: {_agents(module)}{_shadowed(module_name)}"
+            )
         found = getattr(found, part)
     return found
+
+
+def _instead(file: str, attribute: str) -> str:
+    """How the agent in a file is named: by its module where that can be, else from the folder that it is in."""
+    path, here = Path(file.removesuffix(".py")), os.getcwd()
+    if path.is_relative_to(here):
+        path = path.relative_to(here)
+    if path.is_absolute() or ".." in path.parts:
+        folder = shlex.quote(str(path.parent))
+        return f"go to its folder and name the module: `cd {folder} && bub-redis worker {path.name}:{attribute}`"
+    return f"name the module: `{'.'.join(path.parts)}:{attribute}`"
+
+
+def _shadowed(name: str) -> str:
+    """That another module than the user's was imported, if so: their file has the name of one that was there before."""
+    top = name.partition(".")[0]
+    theirs, imported = PathFinder.find_spec(top, [os.getcwd()]), sys.modules.get(top)
+    if theirs is None or theirs.origin is None or imported is None or top == _OURS:
+        return ""
+    file = getattr(imported, "__file__", None) or "the one built into Python"
+    return "" if file == theirs.origin else f"; {file} was imported in place of {theirs.origin}: rename yours"
 
 
 def _agents(module: ModuleType) -> str:
@@ -126,7 +151,8 @@ def _not_imported(name: str, error: BaseException) -> ConfigError:
     if isinstance(error, ModuleNotFoundError):
         missing = (error.name or "").replace(_THEIRS, _OURS)
         if missing and f"{name}.".startswith(f"{missing}."):
-            return ConfigError(f"no module {missing!r} in {os.getcwd()} or among the installed ones")
+            shadowed = _shadowed(name)
+            return ConfigError(f"no module {missing!r} in {os.getcwd()} or among the installed ones{shadowed}")
     return _broken(f"{name} cannot be imported", error)
 
 

@@ -13,6 +13,8 @@ import structlog
 from arq.connections import ArqRedis
 from arq.worker import Worker
 
+from bub_redis.agent import Agent
+from bub_redis.agent.model import ModelClient
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
@@ -154,14 +156,22 @@ async def run_worker(settings: Settings) -> None:
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, worker.drain)
-        if agent.model is None:
-            # No error: a turn may name its own.
-            log.warning(
-                "agent.has_no_model",
-                agent=agent.name,
-                remedy="set BUB_MODEL; until then every turn fails that names no model of its own (--model)",
-            )
-        log.info("worker.ready", agent=agent.name, max_jobs=settings.max_jobs, worker=worker_id)
+        name = settings.agent or agent.name
+        _warn_of_model(agent, name)
+        log.info("worker.ready", agent=name, max_jobs=settings.max_jobs, worker=worker_id)
         with suppress(asyncio.CancelledError):
             await worker.async_run()
         log.info("worker.stopped", worker=worker_id)
+
+
+def _warn_of_model(agent: Agent, name: str) -> None:
+    """Log what the agent's models lack. It is no error: a turn may name its own."""
+    if agent.model is None:
+        log.warning(
+            "agent.has_no_model",
+            agent=name,
+            remedy="set BUB_MODEL; until then every turn fails that names no model of its own (--model)",
+        )
+    for model in (agent.model, *agent.fallbacks):
+        if model is not None and (key := ModelClient.of(model).missing_key()):
+            log.warning("model.has_no_key", model=ModelClient.of(model).spec, agent=name, remedy=f"set {key}")

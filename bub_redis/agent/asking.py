@@ -11,6 +11,7 @@ import structlog
 
 from bub_redis.agent.deadline import within
 from bub_redis.agent.events import LLMCallRequest
+from bub_redis.agent.failures import http_status
 from bub_redis.agent.model import Model, ModelClient, Reply
 from bub_redis.agent.stream import StreamEvent
 from bub_redis.errors import Action, ContextOverflow, ModelError
@@ -97,7 +98,8 @@ class Asking:
             except ModelError as error:
                 if self.reply.begun or client is self._clients[-1]:
                     raise
-                _log.warning("model.fallback", model=client.spec, error=str(error))
+                # Without the provider's words, which may repeat what a user said.
+                _log.warning("model.fallback", model=client.spec, kind=error.kind, http_status=http_status(error))
 
     async def _from(self, client: ModelClient) -> AsyncGenerator[StreamEvent, None]:
         self.reply = Reply(client)

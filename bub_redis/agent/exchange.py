@@ -20,6 +20,7 @@ from bub_redis.agent.events import (
     LLMCallResult,
     LLMCallStarted,
 )
+from bub_redis.agent.failures import http_status
 from bub_redis.agent.handoff import OVER_BUDGET
 from bub_redis.agent.overflow import is_empty_refusal
 from bub_redis.agent.prompt import PromptContext, UserContent
@@ -222,7 +223,8 @@ class Exchange:
                     yield event
         except ModelError as raised:
             error = _as_overflow(raised, request)
-            _log.warning("model.failed", model=asking.reply.client.spec, action=error.action, kind=error.kind)
+            told = {"action": error.action, "kind": error.kind, "http_status": http_status(raised)}
+            _log.warning("model.failed", model=asking.reply.client.spec, **told)
             chat.error = error
             raise error from raised.__cause__
         finally:

@@ -56,7 +56,7 @@ def _translated(spec: str, error: errors.RepublicError, provider: Provider | Non
         case errors.APIResponseError():
             return _failed_inside(spec, error, provider)
         case errors.AuthenticationError():
-            return ModelError(f"{spec}: {_words(str(error), provider)}; set {_variable(spec, 'API_KEY')}")
+            return ModelError(f"{spec}: {_words(str(error), provider)}; set {key_variable(spec)}")
         case _:
             return ModelError(f"{spec}: {_words(str(error), provider)}")
 
@@ -67,7 +67,7 @@ def _refused(spec: str, error: errors.APIStatusError, provider: Provider | None)
     if passing:
         remedy = "try again later"
     elif status in {401, 403}:
-        remedy = f"set {_variable(spec, 'API_KEY')} to a key that may use this model"
+        remedy = f"set {key_variable(spec)} to a key that may use this model"
     elif status == 404:
         remedy = f"check the model's name and {_variable(spec, 'API_BASE')}"
     else:
@@ -92,6 +92,17 @@ def _network_cause(error: errors.APIConnectionError) -> str:
     if isinstance(cause, httpx2.NetworkError | httpx2.RemoteProtocolError):
         return _line(str(cause)) or type(cause).__name__
     return type(cause).__name__
+
+
+def key_variable(spec: str) -> str:
+    """The variable that holds the key of a model's provider."""
+    return _variable(spec, "API_KEY")
+
+
+def http_status(error: BaseException) -> int | None:
+    """The HTTP status with which a provider refused; None where there was none."""
+    refusal = error.__cause__
+    return refusal.status_code if isinstance(refusal, errors.APIStatusError) else None
 
 
 def _variable(spec: str, suffix: str) -> str:

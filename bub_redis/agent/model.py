@@ -8,7 +8,7 @@ from typing import Any, cast
 import republic
 from republic.events import Completed, Event, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta, UsageDelta
 
-from bub_redis.agent.failures import model_errors
+from bub_redis.agent.failures import key_variable, model_errors
 from bub_redis.agent.stream import StreamEvent
 from bub_redis.errors import Action, InvalidInput, ModelError
 from bub_redis.tape.replay import sendable
@@ -49,6 +49,20 @@ class ModelClient:
     def provider(self) -> str:
         """The provider's name."""
         return self.spec.partition(":")[0]
+
+    def missing_key(self) -> str | None:
+        """The variable for the provider's key, where none is set and the provider will want one; connects to nothing.
+
+        One that is reached without TLS is a server of one's own, which may want none.
+        """
+        try:
+            with model_errors(self.spec, "cannot be set up"):
+                provider = (self.chat_model or republic.get_model(self.spec)).provider
+        except ModelError:
+            # Told by the first turn, with all that is wrong.
+            return None
+        keyless = provider.auth is None and provider.api_base.startswith("https://")
+        return key_variable(self.spec) if keyless else None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[republic.ChatModel]:

@@ -7,6 +7,6 @@ if __name__ == "__main__":
     if sys.path[0] == os.getcwd():
         # Behind what is installed: a user's `worker.py` in the current folder must not stand in for our package.
         sys.path.append(sys.path.pop(0))
-    from bub_redis.cli.app import main
+    from bub_redis.cli import main
 
     main()

@@ -4,15 +4,28 @@ What a command does is in a module of its own, imported when the command runs: h
 that they do not need.
 """
 
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from bub_redis.cli import chat, config, demo, doctor, exits, queue, tape, turn, worker
 from bub_redis.cli.streams import OutputLost, prepare_streams
 from bub_redis.errors import BubError
+
+_PARSER = re.compile(", unable to parse .*")
+"""What a parser adds to a problem, and nobody needs who writes an option."""
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"bub-redis {version('bub-redis')}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="bub-redis",
@@ -23,6 +36,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command()(demo.demo)
 app.command()(chat.chat)
 app.command()(worker.worker)
@@ -57,14 +81,26 @@ def execute(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         # Without any argument the help is printed already, and the message is empty.
         if problem := error.format_message():
-            context = getattr(error, "ctx", None)
-            command = context.command_path if context else "bub-redis"
-            _complain(f"{problem.rstrip('.')}; see `{command} --help`")
+            problem = _PARSER.sub("", problem.replace(": Input should be", ": it must be"))
+            _complain(f"{problem.rstrip('.')}; see `{_command(error, arguments)} --help`")
         return exits.ExitCode.USAGE
     except BubError as error:
         _complain(str(error))
         return exits.exit_code(error)
     return code or exits.ExitCode.OK
+
+
+def _command(error: typer.TyperException, arguments: Sequence[str]) -> str:
+    """The command that was used wrongly: what the error knows, else as far as the arguments name one."""
+    if context := getattr(error, "ctx", None):
+        return str(context.command_path)
+    names, commands = ["bub-redis"], typer.main.get_group(app).commands
+    for argument in arguments:
+        if argument not in commands:
+            break
+        names.append(argument)
+        commands = getattr(commands[argument], "commands", {})
+    return " ".join(names)
 
 
 def _complain(problem: str) -> None:

@@ -5,8 +5,9 @@ from contextlib import asynccontextmanager
 
 from bub_redis.cli.embedded import command_settings
 from bub_redis.cli.output import note
-from bub_redis.errors import Conflict, NotFound, TapeBlocked
-from bub_redis.settings import Settings
+from bub_redis.errors import ConfigError, Conflict, NotFound, TapeBlocked
+from bub_redis.settings import Settings, setting_source
+from bub_redis.storage.client import RedisServer
 from bub_redis.tape import Tape, session_tape_name
 from bub_redis.turns import TurnClient
 
@@ -18,6 +19,7 @@ async def connected(settings: Settings | None = None) -> AsyncIterator[TurnClien
     Raises ConfigError, Outage or ServerUnfit before anything else happens.
     """
     settings = settings or command_settings()
+    check_urls(settings)
     async with TurnClient(settings) as client:
         await client.server.check_single()
         for server in {client.server, client.store.server}:
@@ -25,6 +27,25 @@ async def connected(settings: Settings | None = None) -> AsyncIterator[TurnClien
                 for primary in primaries:
                     await primary.check(force=settings.force)
         yield client
+
+
+def check_urls(settings: Settings) -> None:
+    """Raise ConfigError for a URL that is none, with the setting that holds it. Connects to nothing."""
+    if problems := url_problems(settings):
+        raise ConfigError("; ".join(problems.values()))
+
+
+def url_problems(settings: Settings) -> dict[str, str]:
+    """What is wrong with the URLs, by setting: where each is given, the cause and the remedy."""
+    problems = {}
+    for name in ("redis_url", "tape_url"):
+        url = getattr(settings, name)
+        try:
+            if url is not None:
+                RedisServer(url.get_secret_value())
+        except ConfigError as error:
+            problems[name] = f"{setting_source(name)}: {error}"
+    return problems
 
 
 @asynccontextmanager

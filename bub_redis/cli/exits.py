@@ -59,6 +59,6 @@ def exit_code(error: BubError) -> ExitCode:
 
 SUMMARY = (
     "Exit codes: 0 done · 1 failed, e.g. the turn · 2 wrong usage or settings · 3 not found · "
-    "4 conflict · 5 server unreachable, unfit or busy · 130 Ctrl-C"
+    "4 conflict · 5 server unreachable, unfit or busy · 130 Ctrl-C · 141 the reader of the output left · 143 SIGTERM"
 )
 """The table in one line, for the help."""

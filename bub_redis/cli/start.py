@@ -4,7 +4,7 @@ import structlog
 
 from bub_redis.cli.connect import connected
 from bub_redis.cli.doctor.checks import CLOCK_LIMIT_S
-from bub_redis.settings import Settings
+from bub_redis.settings import Settings, mistyped_variables
 from bub_redis.storage.client import RedisServer
 from worker.worker import run_worker
 
@@ -12,10 +12,12 @@ log = structlog.get_logger(__name__)
 
 
 async def start(settings: Settings) -> None:
-    """Run a worker until it is told to stop; warns where a clock would make the dates on tapes misleading.
+    """Run a worker until it is told to stop; warns of mistyped variables, and of a clock that makes dates mislead.
 
     Raises ConfigError, Outage or ServerUnfit if it cannot start.
     """
+    for given, meant in mistyped_variables().items():
+        log.warning("setting.unknown", variable=given, remedy=f"did you mean {meant}?")
     async with connected(settings) as client:
         for server in {client.server, client.store.server}:
             async with server.primaries() as primaries:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import bub_redis
-from bub_redis.errors import BubError
+from bub_redis.cli.exits import ExitCode
+from bub_redis.errors import BubError, ConfigError
 from bub_redis.testing.tied import tied_command
 
 _START_LIMIT_S: Final = 20.0
@@ -22,6 +23,10 @@ _PROBE_INTERVAL_S: Final = 0.02
 
 class WorkerFailed(BubError):
     """A worker could not start, or ended by itself."""
+
+
+class WorkerMisused(WorkerFailed, ConfigError):
+    """A worker could not start, and never will: its agent or a setting is wrong."""
 
 
 @dataclass
@@ -60,7 +65,8 @@ class WorkerProcess:
         """Raise WorkerFailed with what it said if it has ended."""
         if self.process.poll() is not None:
             said = self._last_words().removeprefix("error: ")
-            raise WorkerFailed(f"{self} ended with code {self.process.returncode}: {said}")
+            kind = WorkerMisused if self.process.returncode == ExitCode.USAGE else WorkerFailed
+            raise kind(f"{self} ended with code {self.process.returncode}: {said}")
 
     def _lines(self) -> list[dict[str, str]]:
         found = []

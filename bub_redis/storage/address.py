@@ -10,10 +10,15 @@ _SENTINEL_PARAMETERS = ("service", "sentinel_username", "sentinel_password")
 _TLS_PARAMETERS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers")
 _SERVERS_OF = {"redis-sentinel": "redis", "rediss-sentinel": "rediss"}
 """Scheme of a URL that names sentinels → that of the servers that they tell of."""
+_SCHEMES = frozenset({"redis", "rediss", *_SERVERS_OF})
 _SENTINEL_PORT = 26_379
 _SENTINEL = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>\d{1,5}))?")
 _BARE_ADDRESS = re.compile(r"[\w.-]+:\d{1,5}(/\d*)?")
 _DATABASE = re.compile(r"/?|/\d{1,9}/?")
+HOW_TO_WRITE = (
+    "write redis://[:password@]host:port/0, rediss://…, unix:///path or "
+    "redis-sentinel://[:password@]host:port,host:port/0?service=name"
+)
 
 
 def masked(url: str) -> str:
@@ -22,8 +27,7 @@ def masked(url: str) -> str:
     if not separator:
         return url if _BARE_ADDRESS.fullmatch(url) else "***"
     try:
-        parts = urlsplit(url)
-        hosts = _sentinels(parts) if scheme in _SERVERS_OF else [(parts.hostname or "localhost", parts.port or 6379)]
+        parts, hosts = _located(url)
     except ValueError:
         # What stands in the port's place may be a part of the password.
         return f"{scheme}://***"
@@ -35,6 +39,14 @@ def masked(url: str) -> str:
     return f"{parts.scheme}://{','.join(f'{_bracketed(host)}:{port}' for host, port in hosts)}{parts.path}"
 
 
+def _located(url: str) -> tuple[SplitResult, list[tuple[str, int]]]:
+    """The parts of a URL, and its hosts with their ports. Raises ValueError for one that is none."""
+    parts = urlsplit(url)
+    if parts.scheme in _SERVERS_OF:
+        return parts, _sentinels(parts)
+    return parts, [(parts.hostname or "localhost", parts.port or 6379)]
+
+
 def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
@@ -43,9 +55,10 @@ def check_url(url: str) -> None:
     """Raise ConfigError for what redis-py would take for something else, or find out about too late."""
     address = masked(url)
     if address.endswith("***"):
+        _check_unreadable(url, address)
         return
     parts = urlsplit(url)
-    if parts.scheme in {"redis", "rediss", *_SERVERS_OF} and not _DATABASE.fullmatch(parts.path):
+    if parts.scheme in _SCHEMES and not _DATABASE.fullmatch(parts.path):
         raise ConfigError(f"{address!r} ends in no database; write its number, such as /0")
     known = _PARAMETERS + (_TLS_PARAMETERS if parts.scheme.startswith("rediss") else ())
     given = parse_qsl(parts.query)
@@ -61,6 +74,36 @@ def check_url(url: str) -> None:
                 f"the URL of {address} has a parameter {name!r}, which is not taken; remove it, or write one of "
                 + ", ".join(known)
             )
+
+
+def _check_unreadable(url: str, address: str) -> None:
+    """Raise ConfigError for a URL that cannot be shown, unless it may be one: the path of a socket may hold an `@`.
+
+    Nothing of it is told: also without an `@`, what stands in the port's place may be a password.
+    """
+    if url.partition("://")[0] not in _SCHEMES:
+        return
+    if "@" not in url:
+        raise ConfigError(f"{address!r} is no Redis URL ({_fault(url)}); {HOW_TO_WRITE}")
+    try:
+        parts, _ = _located(url)
+    except ValueError:
+        parts = None
+    if parts is None or "@" in parts.path + parts.fragment:
+        raise ConfigError(
+            f"{address!r} is no Redis URL; {HOW_TO_WRITE}; in a password @ # / : ? must be percent-encoded (# is %23)"
+        )
+
+
+def _fault(url: str) -> str:
+    """What is wrong with a URL whose hosts cannot be told."""
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:
+        return "an IPv6 address stands between [ and ]"
+    if scheme in _SERVERS_OF:
+        return "a sentinel is named as host or host:port"
+    return "its port is no number from 1 to 65535"
 
 
 def url_beside(url: str, host: str, port: int) -> str:

@@ -18,7 +18,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 
 from bub_redis.errors import ConfigError, Outage, ServerUnfit, StoreClosed
-from bub_redis.storage.address import check_url, masked, url_beside
+from bub_redis.storage.address import HOW_TO_WRITE, check_url, masked, url_beside
 from bub_redis.storage.cluster import Nodes, slot_of
 from bub_redis.storage.connection import Argument, Command, PatientConnection, Pool
 from bub_redis.storage.outages import not_for_a_queue, translated
@@ -102,10 +102,7 @@ class RedisServer:
                 f"({error.strerror})"
             ) from None
         except (ValueError, TypeError, redis_errors.RedisError):
-            raise ConfigError(
-                f"{self.address!r} is no Redis URL; write redis://[:password@]host:port/0, rediss://…, unix:///path or "
-                "redis-sentinel://[:password@]host:port,host:port/0?service=name"
-            ) from None
+            raise ConfigError(f"{self.address!r} is no Redis URL; {HOW_TO_WRITE}") from None
         return pool
 
     @property

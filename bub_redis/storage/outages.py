@@ -12,15 +12,28 @@ import redis.exceptions as redis_errors
 from bub_redis.errors import BubError, ConfigError, Outage, ServerUnfit, TapeBlocked
 from bub_redis.storage.sentinel import NoSentinel, UnknownService
 
-_TEMPORARY_CODES = frozenset(
-    {
-        *("LOADING", "READONLY", "OOM", "MISCONF", "MASTERDOWN", "NOREPLICAS", "BUSY"),
-        # Of a cluster: it is not whole, a slot is on its way, or it is not agreed where.
-        *("CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK"),
-        # A blocked read, when its server becomes a replica.
-        "UNBLOCKED",
-    }
-)
+_MOVING = ("a slot is on its way to another node", "try again in a while")
+_TEMPORARY = {
+    "LOADING": ("it is loading its data", "try again in a while"),
+    "READONLY": ("it is a replica, which takes no writes", "name the primary in the URL"),
+    "OOM": ("its memory is full", "raise maxmemory, then delete tapes"),
+    "MISCONF": ("it cannot save to disk (MISCONF)", "see its log"),
+    "MASTERDOWN": ("it is a replica that has lost its primary (MASTERDOWN)", "name the primary in the URL"),
+    "NOREPLICAS": ("too few replicas are in step (NOREPLICAS)", "see what is wrong with them"),
+    "BUSY": ("somebody's script keeps it busy (BUSY)", "wait for its end, or SCRIPT KILL"),
+    "CLUSTERDOWN": ("the cluster is not whole (CLUSTERDOWN)", "see `redis-cli --cluster check`"),
+    "TRYAGAIN": _MOVING,
+    "MOVED": _MOVING,
+    "ASK": _MOVING,
+    "UNBLOCKED": ("it has become a replica (UNBLOCKED)", "try again in a while"),
+}
+"""The codes of refusals that pass: what is the matter, and the remedy."""
+_CODES: dict[type[Exception], str] = {
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.OutOfMemoryError: "OOM",
+}
+"""The codes that redis-py takes away for a class of its own."""
 
 
 def translated(error: Exception, address: str) -> BubError:
@@ -38,19 +51,33 @@ def translated(error: Exception, address: str) -> BubError:
         case redis_errors.AuthenticationError() if "required" in str(error):
             return _translated_reply("NOAUTH", address)
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
-            return ConfigError(f"{address} refuses the user or password; mend the ones in the URL")
+            return ConfigError(f"{address} refuses the user or password; check the user and password in the URL")
         case redis_errors.NoPermissionError():
-            return ConfigError(f"{address}: the user may not do this; see deploy/users.acl for the rights needed")
+            return ConfigError(
+                f"{address}: the user may not do this; `bub-redis doctor` names the rights that it lacks, "
+                "deploy/users.acl those needed"
+            )
         case redis_errors.BusyLoadingError() | redis_errors.ReadOnlyError() | redis_errors.OutOfMemoryError():
-            return Outage(f"{address} cannot serve now ({type(error).__name__})")
-        case redis_errors.ConnectionError() | redis_errors.TimeoutError() | OSError():
-            return Outage(f"no answer from {address} ({_reason(error)}); {_remedy(error, address)}")
+            return _not_now(address, _CODES[type(error)])
+        case redis_errors.ConnectionError() | redis_errors.TimeoutError() | redis_errors.InvalidResponse() | OSError():
+            return _no_answer(error, address)
         case redis_errors.ResponseError():
             # In a pipeline redis-py puts the command, with what users said, before the reply.
             reply = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
             return _translated_reply(reply.partition(" ")[0], address)
         case _:
             return Outage(f"{address}: {type(error).__name__}")
+
+
+def _no_answer(error: Exception, address: str) -> Outage:
+    if isinstance(error, redis_errors.InvalidResponse):
+        return Outage(f"what answers at {address} is no Redis; check host and port of the URL")
+    return Outage(f"no answer from {address} ({_reason(error)}); {_remedy(error, address)}")
+
+
+def _not_now(address: str, code: str) -> Outage:
+    cause, remedy = _TEMPORARY[code]
+    return Outage(f"{address} cannot serve now ({cause}); {remedy}")
 
 
 def _remedy(error: Exception, address: str) -> str:
@@ -65,8 +92,8 @@ def _remedy(error: Exception, address: str) -> str:
 
 
 def _translated_reply(code: str, address: str) -> BubError:
-    if code in _TEMPORARY_CODES:
-        return Outage(f"{address} cannot serve now ({code})")
+    if code in _TEMPORARY:
+        return _not_now(address, code)
     if code == "CROSSSLOT":
         return not_for_a_queue(address)
     if code == "Invalid":

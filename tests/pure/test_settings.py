@@ -9,7 +9,15 @@ import pytest
 import structlog
 
 from bub_redis.errors import ConfigError
-from bub_redis.settings import Settings, config_path, given_settings, load_settings, setting_source
+from bub_redis.settings import (
+    Settings,
+    WrongSettings,
+    config_path,
+    given_settings,
+    load_settings,
+    mistyped_variables,
+    setting_source,
+)
 from bub_redis.storage.address import masked
 from bub_redis.storage.client import RedisServer
 from bub_redis.turns import TurnClient
@@ -74,8 +82,9 @@ def test_the_spill_threshold_has_bubs_names(home: Path, monkeypatch: pytest.Monk
         ("bub_redis:\n  qqqq: 5\n", "`bub_redis.qqqq` in {path} is unknown; known are redis_url, tape_url,"),
         ("bub_redis:\n  home: /x\n", "`bub_redis.home` cannot be set in {path}, which is found by it; set BUB_HOME"),
         ("bub_redis:\n  spill_threshold: 1\n", "is unknown; write it as `spill.threshold`, as Bub does"),
-        ("bub_redis:\n  max_jobs: 0\n", "bub_redis.max_jobs in {path}: Input should be greater than or equal to 1"),
-        ("spill:\n  threshold: -1\n", "spill.threshold in {path}: Input should be greater than or equal to 0"),
+        ("bub_redis:\n  max_jobs: 0\n", "bub_redis.max_jobs in {path} is 0; write a whole number from 1 to 1000"),
+        ("bub_redis:\n  lease_s: 1\n", "bub_redis.lease_s in {path} (1) must be at least 3 times BUB_BEAT_S (3)"),
+        ("spill:\n  threshold: -1\n", "spill.threshold in {path} is -1; write a whole number of at least 0"),
         ("bub_redis: 5\n", "`bub_redis:` in {path} must hold `name: value` pairs below it"),
         ("- a\n", "{path} must hold sections"),
         ("bub_redis:\n  a: [\n", "{path} is no YAML (line "),
@@ -121,6 +130,39 @@ def test_relations_between_settings(overrides: dict[str, float], said: str) -> N
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("BUB_MAX_JOBS", "abc", "BUB_MAX_JOBS is 'abc'; write a whole number from 1 to 1000"),
+        ("BUB_MAX_STEERS", "0", "BUB_MAX_STEERS is '0'; write a whole number of at least 1"),
+        ("BUB_LEASE_S", "-1", "BUB_LEASE_S is '-1'; write a number above 0, at most 31622400"),
+        ("BUB_NAMESPACE", "a b", "BUB_NAMESPACE is 'a b'; write 1 to 32 of A-Z a-z 0-9 _ -"),
+        ("BUB_FORCE", "perhaps", "BUB_FORCE is 'perhaps'; write true or false"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_to_write(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(WrongSettings) as caught:
+        load_settings()
+    assert str(caught.value) == said
+    assert list(caught.value.problems) == [name.removeprefix("BUB_").lower()]
+
+
+def test_a_wrong_url_in_the_file_is_not_shown(home: Path) -> None:
+    write(home, f"bub_redis:\n  redis_url: [{SECRET}]\n")
+    with pytest.raises(ConfigError, match=r"is no text; write a URL, such as redis://localhost:6379/0") as caught:
+        load_settings()
+    assert SECRET not in str(caught.value)
+
+
+def test_a_variable_that_looks_like_one_of_ours_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BUB_REDIS_URI", "BUB_MAX_JOB", "BUB_MODEL", "BUB_MAX_STEPS", "BUB_TELEGRAM_TOKEN", "BUB_FAULTS"):
+        monkeypatch.setenv(name, "x")
+    assert mistyped_variables() == {"BUB_MAX_JOB": "BUB_MAX_JOBS", "BUB_REDIS_URI": "BUB_REDIS_URL"}
+
+
 def test_where_each_setting_is_given(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, "bub_redis:\n  lease_s: 12\n  max_jobs: 3\nspill:\n  threshold: 1\n")
     monkeypatch.setenv("BUB_MAX_JOBS", "4")
@@ -162,13 +204,35 @@ def test_a_url_is_shown_without_secrets(url: str, shown: str) -> None:
     assert masked(url) == shown
 
 
-@pytest.mark.parametrize(
-    "url", ["http://host", "redis://host:port/0", f"redis://u:{SECRET}#x@host:1/0", "", "host:6379"]
-)
+@pytest.mark.parametrize("url", ["http://host", f"redis://u:{SECRET}#x@host:1/0", "", "host:6379"])
 def test_what_is_no_url_says_how_one_is_written(url: str) -> None:
     with pytest.raises(ConfigError, match="is no Redis URL; write redis://") as caught:
         RedisServer(url)
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"redis://host:{SECRET}/0", "(its port is no number from 1 to 65535); write redis://"),
+        ("redis://host:99999/0", "(its port is no number from 1 to 65535); write redis://"),
+        ("redis://[::1/0", "(an IPv6 address stands between [ and ]); write redis://"),
+        ("redis-sentinel://host:port/0?service=a", "(a sentinel is named as host or host:port); write redis://"),
+        (f"redis://:{SECRET}#x@host/0", "in a password @ # / : ? must be percent-encoded (# is %23)"),
+        # A part of the password would be the port of this machine.
+        (f"redis://:12#{SECRET}@host/0", "in a password @ # / : ? must be percent-encoded (# is %23)"),
+    ],
+)
+def test_what_is_wrong_with_a_url_is_named_without_any_of_it(url: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RedisServer(url)
+    assert said in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["unix:///run/a@b.sock", f"redis://host/0?password={SECRET}@x"])
+def test_a_url_that_cannot_be_shown_may_be_one(url: str) -> None:
+    assert RedisServer(url).address.endswith("***")
 
 
 def test_every_setting_tells_what_it_is() -> None:

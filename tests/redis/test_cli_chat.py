@@ -215,7 +215,7 @@ def test_the_agent_may_be_in_a_worker_py_of_the_users(env: dict[str, str], tmp_p
 def test_an_agent_that_is_not_there_is_wrong_usage(home: Path, env: dict[str, str]) -> None:
     refused = bub_redis("chat", "--agent", "nowhere:agent", env=env, stdin="hello\n")
     assert "no module 'nowhere'" in complaint(refused)
-    assert refused.returncode == 1
+    assert refused.returncode == 2
     assert processes(home) == []
 
 

@@ -47,6 +47,7 @@ def doctor(url: str, **variables: str) -> tuple[int, dict[str, dict[str, str]]]:
 def test_a_sound_server_with_the_least_rights(guarded: EmbeddedServer) -> None:
     code, found = doctor(f"unix://bub:change-me@{guarded.socket_path}")
     assert code == 0
+    assert found["queue server"]["found"].endswith(f" at {guarded.url}")
     assert {finding["what"]: finding["level"] for finding in found.values() if finding["level"] != "ok"} == {
         "workers": "warning"
     }
@@ -63,9 +64,9 @@ def test_a_sound_server_with_the_least_rights(guarded: EmbeddedServer) -> None:
 @pytest.mark.parametrize(
     ("user", "remedy"),
     [
-        ("poor", "grant +client|unblock +xadd on bub:turn:doctor/doctor"),
-        ("narrow", "+xinfo|stream on bub:turn:doctor/doctor arq:job:bub/doctor/doctor:0"),
-        ("none", "grant +multi on "),
+        ("poor", "grant +client|unblock +xadd, or use deploy/users.acl"),
+        ("narrow", "grant ~arq:*, or use deploy/users.acl"),
+        ("none", "grant +multi, or use deploy/users.acl"),
     ],
 )
 def test_missing_rights_are_named_one_by_one(guarded: EmbeddedServer, user: str, remedy: str) -> None:
@@ -78,7 +79,8 @@ def test_missing_rights_are_named_one_by_one(guarded: EmbeddedServer, user: str,
 def test_another_namespace_needs_rights_of_its_own(guarded: EmbeddedServer) -> None:
     code, found = doctor(f"unix://bub:change-me@{guarded.socket_path}", BUB_NAMESPACE="shop")
     assert code == 5
-    assert "on shop:turn:doctor/doctor" in found["queue rights"]["remedy"]
+    assert found["queue rights"]["found"] == "the user may not touch keys like shop:*"
+    assert found["queue rights"]["remedy"] == "grant ~shop:*, or use deploy/users.acl"
 
 
 def test_the_acl_file_grants_what_is_needed_and_no_more() -> None:
@@ -137,7 +139,7 @@ HEALTHY = Health(
     ("change", "what", "level", "found"),
     [
         ({}, "x role", "ok", "primary"),
-        ({"role": "slave"}, "x role", "problem", "slave"),
+        ({"role": "slave"}, "x role", "problem", "replica"),
         ({"aof_ok": False}, "x persistence", "problem", "the append-only file cannot be written"),
         ({"max_bytes": 2**21}, "x memory", "ok", "1.0 MiB used of 2.0 MiB"),
         ({"max_bytes": 2**20}, "x memory", "warning", "1.0 MiB used of 1.0 MiB"),
@@ -146,7 +148,7 @@ HEALTHY = Health(
     ],
 )
 def test_what_a_server_says_of_itself(change: dict[str, object], what: str, level: str, found: str) -> None:
-    findings = {finding.what: finding for finding in server_findings("x", replace(HEALTHY, **change))}  # type: ignore[arg-type]
+    findings = {finding.what: finding for finding in server_findings("x", "redis://db:1/0", replace(HEALTHY, **change))}  # type: ignore[arg-type]
     assert (findings[what].level, findings[what].found) == (level, found)
     assert bool(findings[what].remedy) == (level != "ok")
 
@@ -170,13 +172,56 @@ def test_config_show_tells_each_value_and_where_it_is_given(tmp_path: Path) -> N
     values = {
         row["name"]: row for row in map(json.loads, invoke("config", "show", "--json", env=env).stdout.splitlines())
     }
-    assert values["lease_s"] == {"name": "lease_s", "variable": "BUB_LEASE_S", "value": 9.0, "source": None}
+    lease = {"name": "lease_s", "variable": "BUB_LEASE_S", "value": 9.0, "source": None, "problem": None}
+    assert values["lease_s"] == lease
     assert values["tape_url"]["value"] is None
 
 
-def test_a_wrong_setting_stops_both(tmp_path: Path) -> None:
+WRONG = [
+    ("BUB_REDIS_URL", "localhost:1", "BUB_REDIS_URL: 'localhost:1' is no Redis URL; write redis://"),
+    ("BUB_MAX_JOBS", "abc", "BUB_MAX_JOBS is 'abc'; write a whole number from 1 to 1000"),
+    ("BUB_LEASE_S", "1", "BUB_LEASE_S (1) must be at least 3 times BUB_BEAT_S (3)"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_a_wrong_setting_is_a_problem_that_the_doctor_tells(name: str, value: str, said: str) -> None:
+    examined = invoke("doctor", "--json", env=environment(None, **{name: value}))
+    (finding,) = map(json.loads, examined.stdout.splitlines())
+    assert (examined.returncode, examined.stderr, finding["what"], finding["level"]) == (5, "", "settings", "problem")
+    assert finding["found"].startswith(said)
+
+
+@pytest.mark.parametrize(("name", "value", "said"), WRONG)
+def test_config_show_marks_a_wrong_setting_among_the_others(name: str, value: str, said: str) -> None:
+    env = environment(None, **{name: value, "BUB_NAMESPACE": "shop"})
+    shown = invoke("config", "show", env=env)
+    assert shown.returncode == 2
+    assert complaint(shown).startswith(said)
+    rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.splitlines()}
+    assert rows[name] == [value, name, "(WRONG)"]
+    assert rows["BUB_NAMESPACE"] == ["shop", "BUB_NAMESPACE"]
+    listed = map(json.loads, invoke("config", "show", "--json", env=env).stdout.splitlines())
+    assert [row["variable"] for row in listed if row["problem"]] == [name]
+
+
+def test_a_password_is_not_shown_beside_a_wrong_setting() -> None:
+    env = environment(None, BUB_REDIS_URL="redis://:s3cret#x@db/0", BUB_MAX_JOBS="abc")
+    for command in (("config", "show"), ("config", "show", "--json"), ("doctor",)):
+        shown = invoke(*command, env=env)
+        assert "s3cret" not in shown.stdout + shown.stderr
+
+
+def test_a_mistyped_variable_is_a_warning(settings: Settings) -> None:
+    _, found = doctor(settings.queue_address, BUB_MAX_JOB="5")
+    warning = found["settings"]
+    assert (warning["level"], warning["found"]) == ("warning", "BUB_MAX_JOB is no setting and is not read")
+    assert warning["remedy"] == "did you mean BUB_MAX_JOBS?"
+
+
+def test_an_unknown_key_in_the_file_stops_every_command(tmp_path: Path) -> None:
     (tmp_path / "config.yml").write_text("bub_redis:\n  lease: 5\n", encoding="utf-8")
-    for command in (("config", "show"), ("doctor",), ("tape", "ls"), ("chat",), ("demo",)):
+    for command in (("config", "show"), ("tape", "ls"), ("chat",), ("demo",)):
         refused: subprocess.CompletedProcess[str] = invoke(*command, env=environment(BUB_HOME=str(tmp_path)))
         assert refused.returncode == 2
         assert complaint(refused).endswith("did you mean `lease_s`?")

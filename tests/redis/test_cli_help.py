@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 import typer.main
@@ -54,6 +55,15 @@ def test_without_a_command_the_help_is_shown() -> None:
 
 def test_the_exit_codes_are_in_the_help() -> None:
     assert " ".join(SUMMARY.split()[:3]) in " ".join(invoke("--help", env=environment(COLUMNS="200")).stdout.split())
+
+
+def test_every_exit_code_is_in_the_summary() -> None:
+    assert [code for code in ExitCode if f"· {code.value} " not in f"· {SUMMARY.partition(': ')[2]}"] == []
+
+
+def test_the_version() -> None:
+    shown = invoke("--version", env=environment())
+    assert (shown.returncode, shown.stdout) == (0, f"bub-redis {version('bub-redis')}\n")
 
 
 def test_every_error_of_ours_has_an_exit_code_of_the_table() -> None:

@@ -201,7 +201,10 @@ def test_a_search_for_nothing_is_wrong_usage(cli: Cli) -> None:
         (("turn", "nonsense"), "No such command 'nonsense'; see `bub-redis turn --help`"),
         (("tape", "show"), "Missing argument 'SESSION'; see `bub-redis tape show --help`"),
         (("tape", "show", "s", "--last", "0"), "Invalid value for '--last': "),
-        (("turn", "result", "s", "m", "--wait", "soon"), "Invalid value for '--wait': "),
+        (("turn", "result", "s", "m", "--wait", "soon"), "Invalid value for '--wait': it must be a valid number; see"),
+        (("turn", "result", "s", "m", "--wait", "-1"), "'--wait': it must be greater than or equal to 0; see `bub-"),
+        (("turn", "result", "s", "m", "--wait"), "requires an argument; see `bub-redis turn result --help`"),
+        (("turn", "follow", "s", "m", "--after"), "requires an argument; see `bub-redis turn follow --help`"),
         (("turn", "list", "--nonsense"), "No such option: --nonsense; see `bub-redis turn list --help`"),
     ],
 )

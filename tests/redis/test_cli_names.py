@@ -69,7 +69,7 @@ def test_every_turn_id_that_is_taken_is_a_turn_of_its_own(settings: Settings) ->
         sent = invoke("turn", "enqueue", "s", f"I am {name}", f"--turn-id={name}", env=env)
         assert (sent.returncode, sent.stderr) == (0, "")
     listed = json_lines(invoke("turn", "list", "s", "--json", env=env))
-    assert [(turn["turn"]["id"], turn["prompt"]) for turn in listed] == [(name, f"I am {name}") for name in names]
+    assert [(turn["turn"], turn["prompt"]) for turn in listed] == [(name, f"I am {name}") for name in names]
     assert len({turn["place"] for turn in listed}) == len(names)
 
 
@@ -79,7 +79,7 @@ def test_sessions_and_turns_never_share_a_key(settings: Settings) -> None:
         assert invoke("turn", "enqueue", session, f"{session} {turn}", "--turn-id", turn, env=env).returncode == 0
     listed = json_lines(invoke("turn", "list", "--json", env=env))
     assert len(listed) == 4
-    assert all(turn["prompt"] == f"{turn['turn']['session']} {turn['turn']['id']}" for turn in listed)
+    assert all(turn["prompt"] == f"{turn['session']} {turn['turn']}" for turn in listed)
 
 
 @pytest.mark.parametrize(("name", "said"), REFUSED.items(), ids=range(len(REFUSED)))

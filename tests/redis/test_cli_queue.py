@@ -46,11 +46,17 @@ def enqueue(settings: Settings, *turns: tuple[str, str], session: str = "s") -> 
 
 def whys(finished: subprocess.CompletedProcess[str]) -> dict[str, str]:
     turns = [json.loads(line) for line in finished.stdout.splitlines()]
-    return {turn["turn"]["id"]: turn["why"] for turn in turns}
+    return {turn["turn"]: turn["why"] for turn in turns}
 
 
 def test_an_empty_queue(cli: Cli) -> None:
-    assert "none: start one with `bub-redis worker MODULE:ATTRIBUTE`" in cli("queue").stdout
+    assert cli("queue").stdout.splitlines() == [
+        "running  0",
+        "waiting  0 for a worker, or to be tried again",
+        "behind   0 for a turn of the same session",
+        "dead     0 that took their worker down too often",
+        "workers  none: start one with `bub-redis worker MODULE:ATTRIBUTE`",
+    ]
     assert cli("queue", "waiting").stdout == "no turn is open\n"
     assert cli("queue", "dead").stdout == "no turn is dead\n"
     assert cli("turn", "list").stdout == "no turn is open\n"
@@ -172,7 +178,36 @@ def test_a_sessions_turns_that_ended_are_listed_from_its_tape(settings: Settings
     asyncio.run(work())
     listed = [json.loads(line) for line in cli("turn", "list", "s", "--last", "2", "--json").stdout.splitlines()]
     assert [(turn["turn"], turn["status"]) for turn in listed] == [("m1", "completed"), ("m2", "completed")]
-    assert len(cli("turn", "list", "s").stdout.splitlines()) == 4
+    shown = cli("turn", "list", "s").stdout.splitlines()
+    assert len(shown) == 4
+    assert " UTC  entries " in shown[1]
+    enqueue(settings, ("m3", "hi"))
+    *ended, waits = [json.loads(line) for line in cli("turn", "list", "s", "--json").stdout.splitlines()]
+    assert [(turn["session"], turn["tape"], turn["turn"]) for turn in (ended[-1], waits)] == [
+        ("s", "s", "m2"),
+        ("s", "s", "m3"),
+    ]
+
+
+def test_after_a_reset_it_is_said_where_ended_turns_are_known(settings: Settings, cli: Cli) -> None:
+    async def work() -> None:
+        async with TurnClient(settings) as client, working(settings, agent):
+            await client.result(await client.enqueue("s", "hi", turn_id="m1"))
+            await client.reset("s")
+
+    asyncio.run(work())
+    listed = cli("turn", "list", "s")
+    assert listed.stdout == "no turn is open, and none that ended is shown\n"
+    assert listed.stderr == (
+        "the tape was reset: how turns before that ended is known to `bub-redis turn result` for 24 h "
+        "(BUB_TURN_TTL_S)\n"
+    )
+    assert cli("turn", "list", "s", "--json").stderr == ""
+    result = cli("turn", "result", "s", "m1")
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == "the tape was reset since: its answer is not there any more\n"
+    followed = cli("turn", "follow", "s", "m1")
+    assert followed.stdout.splitlines()[-1] == ("completed (the tape was reset since: nothing of it is there any more)")
 
 
 def test_a_session_that_nobody_knows(settings: Settings, cli: Cli) -> None:

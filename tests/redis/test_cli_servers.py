@@ -5,7 +5,9 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+import redis.exceptions as redis_errors
 
+from bub_redis.storage.outages import translated
 from bub_redis.testing import EmbeddedServer
 from tests.redis.commands import bub_redis, complaint, environment, invoke
 
@@ -29,6 +31,14 @@ class OldServer(socketserver.StreamRequestHandler):
     def _part(self) -> bytes:
         length = int(self.rfile.readline()[1:])
         return self.rfile.read(length + 2)[:-2]
+
+
+class WebServer(socketserver.StreamRequestHandler):
+    """Answers in HTTP, whatever it is asked."""
+
+    def handle(self) -> None:
+        self.rfile.readline()
+        self.wfile.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
 @pytest.fixture
@@ -71,7 +81,7 @@ def test_a_server_that_is_too_old(arguments: tuple[str, ...], old_server: str) -
 def test_a_wrong_password(arguments: tuple[str, ...], locked_server: EmbeddedServer) -> None:
     code, said = refusal(arguments, f"unix://:wrong-one@{locked_server.socket_path}")
     assert code == 2
-    assert said.endswith("refuses the user or password; mend the ones in the URL")
+    assert said.endswith("refuses the user or password; check the user and password in the URL")
     assert "wrong-one" not in said
 
 
@@ -86,6 +96,37 @@ def test_a_database_that_the_server_does_not_have(locked_server: EmbeddedServer)
     code, said = refusal(COMMANDS["tape show"], f"unix://:the-right-one@{locked_server.socket_path}?db=99")
     assert code == 2
     assert said.endswith("has no database of that number; end the URL in another one, such as /0")
+
+
+def test_what_answers_is_no_redis() -> None:
+    """A web server at the port, say."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), WebServer) as serving:
+        serving.daemon_threads = True
+        threading.Thread(target=serving.serve_forever, daemon=True).start()
+        address = f"redis://127.0.0.1:{serving.server_address[1]}/0"
+        code, said = refusal(COMMANDS["tape show"], address)
+        serving.shutdown()
+    assert code == 5
+    assert said == f"what answers at {address} is no Redis; check host and port of the URL"
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        (redis_errors.BusyLoadingError(), "(it is loading its data); try again in a while"),
+        (redis_errors.ReadOnlyError(), "(it is a replica, which takes no writes); name the primary in the URL"),
+        (redis_errors.OutOfMemoryError(), "(its memory is full); raise maxmemory, or delete tapes"),
+        (redis_errors.ResponseError("MISCONF no"), "(it cannot save to disk (MISCONF)); see its log"),
+        (redis_errors.ResponseError("NOREPLICAS no"), "(too few replicas are in step (NOREPLICAS)); see "),
+    ],
+)
+def test_what_passes_is_said_in_words_with_its_remedy(refused: Exception, said: str) -> None:
+    assert str(translated(refused, "redis://db:1/0")).startswith(f"redis://db:1/0 cannot serve now {said}")
+
+
+def test_a_right_that_lacks_names_who_knows_it() -> None:
+    said = str(translated(redis_errors.NoPermissionError(), "redis://db:1/0"))
+    assert "`bub-redis doctor` names the rights that it lacks" in said
 
 
 @pytest.mark.parametrize(
@@ -120,7 +161,7 @@ def test_why_there_is_no_answer(url: str, reason: str) -> None:
 def test_a_url_that_can_never_work(url: str, said: str) -> None:
     code, complained = refusal(COMMANDS["tape show"], url)
     assert code == 2
-    assert complained.startswith(said)
+    assert complained.startswith(f"BUB_REDIS_URL: {said}")
     assert "sec" not in complained
 
 
@@ -128,7 +169,8 @@ def test_a_url_that_can_never_work(url: str, said: str) -> None:
     ("name", "value", "cause"),
     [
         ("BUB_REDIS_URL", "http://localhost", "is no Redis URL; write redis://"),
-        ("BUB_NAMESPACE", "a:b", "BUB_NAMESPACE: "),
+        ("BUB_TAPE_URL", "http://localhost", "BUB_TAPE_URL: 'http://localhost:6379' is no Redis URL; write redis://"),
+        ("BUB_NAMESPACE", "a:b", "BUB_NAMESPACE is 'a:b'; write 1 to 32 of A-Z a-z 0-9 _ -"),
         ("BUB_LEASE_S", "1", "BUB_LEASE_S (1) must be at least 3 times BUB_BEAT_S (3)"),
     ],
 )

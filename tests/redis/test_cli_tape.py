@@ -16,7 +16,10 @@ from bub_redis.tape import Tape, TapeEntry
 from bub_redis.tape.fork import Fork
 from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
-from tests.redis.commands import complaint, environment, invoke, start
+from tests.redis.agents import agent
+from tests.redis.commands import bub_redis, complaint, environment, invoke, start
+from tests.redis.frames import shown
+from tests.redis.workers import working
 
 Answer = TypeVar("Answer")
 Work = Callable[[Tape, TurnClient], Awaitable[Answer]]
@@ -146,16 +149,32 @@ def test_info_is_the_tape_in_numbers(settings: Settings, cli: Cli) -> None:
 
 
 def test_a_handoff_writes_an_anchor_of_any_name(settings: Settings, cli: Cli) -> None:
-    """Case 64: an anchor's name is any text, the empty one too."""
+    """Case 64: an anchor's name is any text."""
     append(settings, said("a"))
-    for name in ("", "账单 {}/\t\"'"):
+    for name in ("billing", "账单 {}/\t\"'"):
         assert cli("handoff", "customer-42", name, "--state", '{"n": [1]}').returncode == 0
         append(settings, said(f"behind {name}"))
         shown = [json.loads(line) for line in cli("show", "customer-42", "--after", name, "--json").stdout.splitlines()]
         assert [entry["kind"] for entry in shown] == ["event", "message"]
     found = [json.loads(line) for line in cli("anchors", "customer-42", "--json").stdout.splitlines()]
-    assert found == [{"name": "", "state": {"n": [1]}}, {"name": "账单 {}/\t\"'", "state": {"n": [1]}}]
+    assert found == [{"name": "billing", "state": {"n": [1]}}, {"name": "账单 {}/\t\"'", "state": {"n": [1]}}]
     assert len(cli("anchors", "customer-42", "--limit", "1").stdout.splitlines()) == 2
+    assert cli("anchors", "customer-42", "--limit", "0").stdout == "no anchor is shown: --limit is 0\n"
+
+
+@pytest.mark.parametrize("name", ["", " \t"])
+def test_a_blank_name_is_no_name_for_a_handoff(settings: Settings, cli: Cli, name: str) -> None:
+    append(settings, said("a"))
+    refused = cli("handoff", "customer-42", name)
+    assert refused.returncode == 2
+    assert complaint(refused).startswith("the anchor's name is empty; ")
+
+
+def test_an_anchor_without_a_name_is_shown_and_found(settings: Settings, cli: Cli) -> None:
+    """Case 64: libraries may write one."""
+    append(settings, TapeEntry.anchor(""), said("behind"))
+    assert cli("anchors", "customer-42").stdout.splitlines()[1] == "''"
+    assert cli("show", "customer-42", "--after", "").stdout.rstrip().endswith("user: behind")
 
 
 @pytest.mark.parametrize("state", ["{", "[1]", "1", '"x"', "null", "NaN", '{"a": NaN}', "[" * 5000])
@@ -273,7 +292,7 @@ def test_a_blocked_tape_is_surveyed_then_repaired(settings: Settings, cli: Cli) 
     assert surveyed.returncode == 4
     assert surveyed.stdout.splitlines() == [
         f"customer-42: {keys.anchors} is of another type; it will be renamed to {keys.anchors}:damaged:<ms>",
-        f"customer-42: 1 entries are not of bub-redis; they will be moved to {keys.damaged}",
+        f"customer-42: 1 entry is not of bub-redis; it will be moved to {keys.damaged}",
         "customer-42: the index of anchors does not fit the entries; it will be made anew from them",
         "nothing is changed yet; repair it with `bub-redis tape repair customer-42 --yes`",
     ]
@@ -285,6 +304,22 @@ def test_a_blocked_tape_is_surveyed_then_repaired(settings: Settings, cli: Cli) 
     assert cli("repair", "customer-42").stdout == "there is nothing to repair on the tape of customer-42\n"
     assert cli("handoff", "customer-42", "x").returncode == 0
     assert cli("verify", "customer-42").returncode == 0
+
+
+def test_a_repair_tells_what_it_renamed_a_key_to(settings: Settings, cli: Cli) -> None:
+    append(settings, TapeEntry.anchor("begin"))
+    keys = TapeKeys(settings.namespace, "customer-42")
+
+    async def damage(_: Tape, client: TurnClient) -> None:
+        await client.server.commands.set(keys.anchors, "by hand")
+        await client.server.commands.xadd(keys.tape, {"by": "hand"})
+        await client.server.commands.xadd(keys.tape, {"by": "hand"})
+
+    on_tape(settings, damage)
+    renamed, moved, *_ = cli("repair", "customer-42", "--yes").stdout.splitlines()
+    aside = renamed.rpartition(" it was renamed to ")[2]
+    assert on_tape(settings, lambda _, client: client.server.commands.get(aside)) == b"by hand"
+    assert moved == f"customer-42: 2 entries are not of bub-redis; they were moved to {keys.damaged}"
 
 
 def test_a_tape_whose_state_was_lost_is_found_all_the_same(settings: Settings, cli: Cli) -> None:
@@ -333,8 +368,23 @@ def test_a_session_with_an_open_turn_is_neither_reset_nor_deleted(settings: Sett
     on_tape(settings, lambda _, client: client.enqueue("customer-42", "hi", turn_id="m1"))
     refused = cli("delete", "customer-42", "--yes")
     assert refused.returncode == 5
-    assert "m1" in complaint(refused)
+    assert complaint(refused) == (
+        "turn 'm1' of session 'customer-42' has not ended: wait for it with "
+        "`bub-redis turn result customer-42 m1 --wait 60` or `bub-redis turn cancel customer-42 m1`"
+    )
     assert json.loads(cli("info", "customer-42", "--json").stdout)["entries"] == 2
+
+
+async def test_a_refused_reset_names_what_can_be_done(settings: Settings, client: TurnClient) -> None:
+    reset = ("tape", "reset", "s", "--yes")
+    async with working(settings, agent):
+        turn = await client.enqueue("s", "wait 20", turn_id="m1")
+        await shown(client, turn, "tool_call")
+        refused = await asyncio.to_thread(bub_redis, *reset, env=environment(settings))
+        assert refused.returncode == 5
+        assert "`bub-redis turn cancel s m1` or `bub-redis tape reset s --yes --force`" in complaint(refused)
+        forced = await asyncio.to_thread(bub_redis, *reset, "--force", env=environment(settings))
+        assert forced.returncode == 0
 
 
 @pytest.mark.parametrize("arguments", [(), ("s", "--file", "x")])

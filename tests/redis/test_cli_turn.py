@@ -15,6 +15,7 @@ from bub_redis.turns import Turn, TurnClient
 from bub_redis.turns.overview import OpenTurn, QueueOverview
 from tests.redis.agents import agent
 from tests.redis.commands import bub_redis, complaint, environment, invoke, json_lines, start
+from tests.redis.frames import shown
 from tests.redis.workers import working
 
 
@@ -215,10 +216,32 @@ def test_a_waiting_turn_is_cancelled_at_once_and_again(env: dict[str, str]) -> N
     invoke("turn", "enqueue", "s", "hello", "--turn-id", "m1", env=env)
     for _ in range(2):
         cancelled = invoke("turn", "cancel", "s", "m1", env=env)
-        assert (cancelled.returncode, cancelled.stdout[:10]) == (0, "cancelled:")
+        assert cancelled.returncode == 0
+        assert cancelled.stdout == "cancelled: it never started, and nothing of it is on the tape\n"
     followed = invoke("turn", "follow", "s", "m1", env=env)
     assert followed.returncode == 1
     assert followed.stdout == "cancelled (it never started: nothing of it is on the tape)\n"
+
+
+async def test_a_turn_that_was_cancelled_as_it_ran_is_said_to_be_on_the_tape(
+    settings: Settings, client: TurnClient, env: dict[str, str]
+) -> None:
+    async with working(settings, agent):
+        turn = await client.enqueue("s", "wait 20", turn_id="m1")
+        await shown(client, turn, "tool_call")
+        said = [(await asyncio.to_thread(bub_redis, "turn", "cancel", "s", "m1", env=env)).stdout]
+        await client.result(turn)
+
+        async def ended() -> bool:
+            standing = await client.queue.standing(turn)
+            return standing is not None and standing.status == "cancelled"
+
+        await wait_until(ended, "the queue side to know that it ended")
+        said.append((await asyncio.to_thread(bub_redis, "turn", "cancel", "s", "m1", env=env)).stdout)
+    assert said == [
+        "cancelling: it is stopped, and what it did so far is kept on the tape\n",
+        "cancelled before: what it did until then is kept on the tape\n",
+    ]
 
 
 async def test_a_turn_that_ended_cannot_be_cancelled(
@@ -239,6 +262,12 @@ def test_a_message_for_an_open_turn_is_taken_in_and_any_other_becomes_a_turn(env
     own = json.loads(invoke("turn", "steer", "s", "m0", "what?", "--steer-id", "m3", "--json", env=env).stdout)
     assert own == {"steered": False, "turn": {"session": "s", "tape": "s", "id": "m3"}}
     assert len(invoke("turn", "list", "--json", env=env).stdout.splitlines()) == 2
+
+
+def test_an_empty_message_is_refused(env: dict[str, str]) -> None:
+    refused = invoke("turn", "steer", "s", "m1", " \n", env=env)
+    assert refused.returncode == 2
+    assert complaint(refused) == "the message is empty; write what the model is to see"
 
 
 def test_options_state_and_metadata_travel_with_the_turn(settings: Settings, env: dict[str, str]) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import queue
 import signal
 import sys
 import threading
@@ -106,13 +108,17 @@ async def test_a_package_of_the_users_called_worker_too(client: TurnClient, sett
         ("import no_such_thing", "worker:agent", "worker.py line 1: No module named 'no_such_thing'"),
         ("x = 1", "worker.py:agent", "'worker.py' is a file; name the module: `worker:agent`"),
         ("x = 1", "shop/worker.py:agent", "'shop/worker.py' is a file; name the module: `shop.worker:agent`"),
+        ("x = 1", "{folder}/shop.py:agent", "shop.py' is a file; name the module: `shop:agent`"),
+        ("x = 1", "agent.py", "'agent.py' is a file; name the module: `agent:agent`"),
+        ("x = 1", "../my app/shop.py:agent", ": `cd '../my app' && bub-redis worker shop:agent`"),
+        ("x = 1", "/srv/shop:agent", ": `cd /srv && bub-redis worker shop:agent`"),
         (
             "from bub_redis import Agent\nagent = Agent(model='nobody:x')",
             "worker:agent",
             "there is no provider 'nobody'",
         ),
         ("from bub_redis import Agent\nagent = Agent(fallbacks=['x'])", "worker:agent", "'x' is no model"),
-        ("async def agent():\n    return 5", "worker:agent", "worker:agent is a int; an Agent, or a function"),
+        ("async def agent():\n    return 5", "worker:agent", "worker:agent is an int; an Agent, or a function"),
         (
             "def agent():\n    1 / 0",
             "worker:agent",
@@ -141,16 +147,35 @@ async def test_what_is_wrong_with_the_users_module_is_one_line(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "_users_worker", raising=False)
     with pytest.raises(ConfigError) as caught:
-        await load_agent(load_settings(agent=spec))
+        await load_agent(load_settings(agent=spec.format(folder=tmp_path)))
     monkeypatch.delitem(sys.modules, "_users_worker", raising=False)
     assert said.format(folder=tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("spec", ["queue:agent", "queue.shop:agent"])
+async def test_a_file_with_the_name_of_a_module_of_pythons_is_to_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str
+) -> None:
+    (tmp_path / "queue.py").write_text("from bub_redis import Agent\nagent = Agent()\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(ConfigError) as caught:
+        await load_agent(load_settings(agent=spec))
+    said = f"; {queue.__file__} was imported in place of {tmp_path}/queue.py: rename yours"
+    assert str(caught.value).endswith(said)
 
 
 def test_an_agent_without_a_model_is_told_of_at_the_start(settings: Settings, tmp_path: Path) -> None:
     """It is no error: turns may name models of their own."""
     (tmp_path / "shop.py").write_text("from bub_redis import Agent\nagent = Agent(name='shop')\n", encoding="utf-8")
     env = environment(settings, PYTHONPATH=str(Path(__file__).parents[2]))
-    for variables, first in (({}, "agent.has_no_model"), ({"BUB_MODEL": "openai:gpt-5"}, "worker.ready")):
+    keyless = {"BUB_MODEL": "openai:gpt-5"}
+    for variables, first, remedy in (
+        ({}, "agent.has_no_model", "set BUB_MODEL"),
+        (keyless, "model.has_no_key", "set REPUBLIC_OPENAI_API_KEY"),
+        (keyless | {"REPUBLIC_OPENAI_API_KEY": "k"}, "worker.ready", ""),
+        (keyless | {"REPUBLIC_OPENAI_API_BASE": "http://127.0.0.1:1/v1"}, "worker.ready", ""),
+    ):
         worker = start("worker", "shop:agent", env=env | variables, cwd=tmp_path)
         assert worker.stderr is not None
         try:
@@ -159,8 +184,50 @@ def test_an_agent_without_a_model_is_told_of_at_the_start(settings: Settings, tm
         finally:
             worker.kill()
             worker.communicate()
-        assert said["event"] == first
-        assert "set BUB_MODEL" in said.get("remedy", "set BUB_MODEL")
+        assert (said["event"], said["agent"]) == (first, "shop:agent")
+        assert remedy in said.get("remedy", "")
+
+
+def test_a_mistyped_variable_is_told_of_at_the_start(settings: Settings) -> None:
+    worker = start("worker", "tests.redis.agents:agent", env=environment(settings, BUB_MAX_JOB="5"))
+    assert worker.stderr is not None
+    try:
+        said = json.loads(worker.stderr.readline())
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert (said["event"], said["variable"]) == ("setting.unknown", "BUB_MAX_JOB")
+    assert said["remedy"] == "did you mean BUB_MAX_JOBS?"
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_the_imports_ends_it_quietly(tmp_path: Path, signum: signal.Signals, code: int) -> None:
+    """As the first process of a container it would not even be told of SIGTERM without a handler."""
+    (tmp_path / "typer.py").write_text(
+        f"import os, signal\nos.kill(os.getpid(), {int(signum)})\nsignal.pause()\n", encoding="utf-8"
+    )
+    env = environment(PYTHONPATH=os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])]))
+    ended = bub_redis("worker", "shop:agent", env=env)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
+
+
+async def test_a_worker_may_stop_that_may_not_say_goodbye() -> None:
+    user = ["--user", "poor", "on", ">pw", "~other:*", "&*", "+@all"]
+    with EmbeddedServer(args=user) as strict:
+        url = f"unix://poor:pw@{strict.socket_path}"
+        worker = start("worker", "tests.redis.agents:agent", env=environment(BUB_REDIS_URL=url))
+        try:
+            assert worker.stderr is not None
+            warning = json.loads(await asyncio.to_thread(worker.stderr.readline))
+            assert warning["event"] == "server.rights_missing"
+            while "worker.ready" not in await asyncio.to_thread(worker.stderr.readline):
+                pass
+            worker.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(worker.communicate, None, 10)
+            assert worker.returncode == 0
+        finally:
+            worker.kill()
+            worker.communicate()
 
 
 def test_a_server_that_may_drop_tapes_is_refused_unless_forced() -> None:

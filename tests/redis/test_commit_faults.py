@@ -218,8 +218,8 @@ async def test_a_replica_changes_nothing(failing: Failing) -> None:
     assert texts(await Tape("t", store).query().all()) == ["before", SAID]
 
 
-async def test_a_reset_needs_no_memory(failing: Failing) -> None:
-    """What frees memory is let through by the server, and done whole."""
+async def test_a_forced_reset_needs_no_memory(failing: Failing) -> None:
+    """It asks for no lock, and what frees memory is let through by the server, and done whole."""
     store, send = failing
     await store.append("t", say("before"))
     await send("CONFIG", "SET", "maxmemory", "1")

@@ -7,13 +7,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from bub_redis.settings import Settings, load_settings
+from bub_redis.storage.keys import QueueKeys
+from bub_redis.tasks import ended
 from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.audit import committed_turns
 from tests.redis.frames import shown
 from tests.redis.workers import kill, start_worker, worker_processes
+from worker.reconcile import Reconciler
 from worker.settings import arq_options
 
 AGENT = "tests.redis.agents:agent"
@@ -112,3 +116,26 @@ def test_nothing_at_module_attribute_is_a_usage_error(settings: Settings, agent:
     except subprocess.TimeoutExpired:
         kill(worker)
         raise
+
+
+async def test_what_was_reconciled_is_logged_by_the_names_of_other_lines(settings: Settings, tmp_path: Path) -> None:
+    there = settings.model_copy(update={"workspace": tmp_path})
+    async with TurnClient(there) as client:
+        turn = await client.enqueue("customer/42", "hi", turn_id="m 1")
+        with capture_logs() as logs:
+            reconciling = asyncio.create_task(Reconciler(client.queue, there, "w1", lambda: 0).run())
+            await wait_until(lambda: logs, "a turn that waits for a worker to be looked at", timeout_s=20)
+            await ended(reconciling)
+    names = {"session": turn.session, "turn": turn.id, "attempt": 1, "worker": "w1"}
+    assert logs[0] == {"event": "turn.reconciled", "log_level": "info", "what": "rearmed", **names}
+
+
+async def test_of_a_turn_whose_hash_is_gone_the_full_id_tells(settings: Settings) -> None:
+    async with TurnClient(settings) as client:
+        turn = await client.enqueue("customer/42", "hi", turn_id="m 1")
+        await client.server.commands.delete(QueueKeys(settings.namespace).turn(turn.full_id))
+        with capture_logs() as logs:
+            reconciling = asyncio.create_task(Reconciler(client.queue, settings, "w1", lambda: 0).run())
+            await wait_until(lambda: logs, "the turn to be given up", timeout_s=20)
+            await ended(reconciling)
+    assert (logs[0]["what"], logs[0]["session"], logs[0]["turn"]) == ("gone", "customer/42", "m 1")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Literal
 
-from bub_redis.settings import Settings
+from bub_redis.settings import Settings, mistyped_variables
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.health import Health
 from bub_redis.storage.rights import COMMANDS, missing_rights
@@ -16,6 +16,8 @@ CLOCK_LIMIT_S = 5.0
 _FULL = 0.8
 _TRIPS_PER_BEAT = 10
 _ARQ = "0.28."
+_ROLES = {"slave": "replica"}
+_ON_KEYS = frozenset(name for name, arguments in COMMANDS.items() if "KEY" in arguments)
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -30,14 +32,21 @@ class Finding:
     remedy: str = ""
 
 
-def server_findings(side: str, health: Health) -> Iterator[Finding]:
-    """Version, role, persistence, memory and clock of one server."""
+def settings_findings() -> Iterator[Finding]:
+    """Variables that are no settings, and look as if they were meant to be."""
+    for given, meant in mistyped_variables().items():
+        yield Finding("settings", "warning", f"{given} is no setting and is not read", f"did you mean {meant}?")
+
+
+def server_findings(side: str, address: str, health: Health) -> Iterator[Finding]:
+    """Version, role, persistence, memory and clock of one server; `address` is its URL without secrets."""
     info = health.info
-    yield Finding(f"{side} server", "ok", f"{info.name} {info.version}")
+    yield Finding(f"{side} server", "ok", f"{info.name} {info.version} at {address}")
     if health.role == "master":
         yield Finding(f"{side} role", "ok", "primary")
     else:
-        yield Finding(f"{side} role", "problem", health.role, "name the primary in the URL: a replica takes no writes")
+        role = _ROLES.get(health.role, health.role)
+        yield Finding(f"{side} role", "problem", role, "name the primary in the URL: a replica takes no writes")
     yield _persistence(side, health)
     if info.may_drop_tapes:
         remedy = "CONFIG SET maxmemory-policy noeviction, and the same in its configuration"
@@ -76,13 +85,20 @@ def _clock(side: str, health: Health) -> Finding:
 
 
 async def rights_finding(side: str, server: RedisServer, keys: Sequence[str]) -> Finding:
-    """The rights, one by one, each tried on keys like ours without being run."""
-    missing = await missing_rights(server, keys)
-    if missing:
-        granted = " ".join(f"+{name}" for name in missing)
-        remedy = f"grant {granted} on {' '.join(keys)}, or use deploy/users.acl"
-        return Finding(f"{side} rights", "problem", f"{len(missing)} of {len(COMMANDS)} are missing", remedy)
-    return Finding(f"{side} rights", "ok", f"all {len(COMMANDS)} commands, on keys like {' '.join(keys)}")
+    """The rights, one by one, each tried on keys like ours without being run; missing keys are told from commands."""
+    denied = {key: await missing_rights(server, [key]) for key in keys}
+    untouched = [key for key, names in denied.items() if _ON_KEYS.issubset(names)]
+    # What is refused for its key says nothing of the command.
+    commands = dict.fromkeys(
+        name for key, names in denied.items() for name in names if key not in untouched or name not in _ON_KEYS
+    )
+    if not (untouched or commands):
+        return Finding(f"{side} rights", "ok", f"all {len(COMMANDS)} commands, on keys like {' '.join(keys)}")
+    patterns = " ".join(dict.fromkeys(f"{key.partition(':')[0]}:*" for key in untouched))
+    found = [f"the user may not touch keys like {patterns}"] if untouched else []
+    found += [f"{len(commands)} of {len(COMMANDS)} commands are missing"] if commands else []
+    granted = " ".join([*(f"~{pattern}" for pattern in patterns.split()), *(f"+{name}" for name in commands)])
+    return Finding(f"{side} rights", "problem", "; ".join(found), f"grant {granted}, or use deploy/users.acl")
 
 
 def lease_finding(settings: Settings, healths: Sequence[Health]) -> Finding:

@@ -5,18 +5,20 @@ from dataclasses import asdict
 
 from rich.text import Text
 
+from bub_redis.cli.connect import check_urls
 from bub_redis.cli.doctor.checks import (
     Finding,
     arq_findings,
     lease_finding,
     rights_finding,
     server_findings,
+    settings_findings,
     work_findings,
 )
 from bub_redis.cli.embedded import command_settings
 from bub_redis.cli.exits import ExitCode
 from bub_redis.cli.output import Terminal, one_line, print_json
-from bub_redis.errors import BubError
+from bub_redis.errors import BubError, ConfigError
 from bub_redis.settings import given_settings
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.health import Health, survey
@@ -28,7 +30,7 @@ _MARKS = {"ok": ("ok     ", "green"), "warning": ("warning", "yellow"), "problem
 
 
 async def examine(*, as_json: bool) -> ExitCode:
-    """Print the findings; SERVER if one is a problem. Raises ConfigError for settings that cannot be read."""
+    """Print the findings; SERVER if one is a problem."""
     terminal = Terminal()
     sound = True
     async for finding in _findings():
@@ -48,9 +50,18 @@ def _show(terminal: Terminal, finding: Finding) -> None:
 
 
 async def _findings() -> AsyncIterator[Finding]:
-    settings = command_settings()
+    try:
+        settings = command_settings()
+        check_urls(settings)
+    except ConfigError as error:
+        yield Finding("settings", "problem", str(error))
+        for finding in settings_findings():
+            yield finding
+        return
     given = ", ".join(name for name in given_settings() if name != "home") or "none: all are defaults"
     yield Finding("settings", "ok", f"valid; given: {given}")
+    for finding in settings_findings():
+        yield finding
     async with TurnClient(settings) as client:
         sides = [("queue", client.server, queue_samples(settings.namespace))]
         if client.store.server is client.server:
@@ -84,7 +95,7 @@ async def _side(side: str, server: RedisServer, keys: list[str], healths: list[H
                 name = side if primary is server else f"{side} {primary.address.rpartition('/')[2]}"
                 await primary.check(force=True)
                 healths.append(await survey(primary))
-                for finding in server_findings(name, healths[-1]):
+                for finding in server_findings(name, primary.address, healths[-1]):
                     yield finding
                 yield await rights_finding(name, primary, keys)
     except BubError as error:

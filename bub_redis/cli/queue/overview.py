@@ -19,9 +19,9 @@ async def show_overview(*, as_json: bool) -> None:
     terminal.facts(
         [
             ("running", str(counts.running)),
-            ("for a worker", f"{counts.waiting} wait, or for their pause to end"),
-            ("behind others", f"{counts.behind} of their session"),
-            ("dead", str(counts.dead)),
+            ("waiting", f"{counts.waiting} for a worker, or to be tried again"),
+            ("behind", f"{counts.behind} for a turn of the same session"),
+            ("dead", f"{counts.dead} that took their worker down too often"),
             ("workers", str(len(workers) or "none: start one with `bub-redis worker MODULE:ATTRIBUTE`")),
         ]
     )

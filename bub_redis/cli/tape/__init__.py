@@ -86,7 +86,7 @@ def anchors(
 @app.command()
 def handoff(
     session: Session,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The anchor's name: any text.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The anchor's name: any text that is not blank.")],
     state: Annotated[str | None, typer.Option(metavar="JSON", help="What the next context must know.")] = None,
     as_json: AsJson = False,
 ) -> None:

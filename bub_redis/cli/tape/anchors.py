@@ -17,4 +17,4 @@ async def list_anchors(session: str, *, limit: int, as_json: bool) -> None:
     elif found:
         Terminal().columns(("ANCHOR", "STATE"), [(anchor.name or "''", pairs_text(anchor.state)) for anchor in found])
     else:
-        Terminal().print("this tape has no anchor" if limit else "")
+        Terminal().print("this tape has no anchor" if limit else "no anchor is shown: --limit is 0")

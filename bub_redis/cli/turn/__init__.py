@@ -78,7 +78,7 @@ def result(
 ) -> None:
     """Print the answer of a turn that has ended; with --json its receipt as well.
 
-    The exit code is 1 if it failed, was cancelled, or has not ended.
+    The exit code is 1 if it failed, was cancelled, or has not ended, and 3 if its tape was reset since.
     """
     from bub_redis.cli.turn.result import print_result
 

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from rich.text import Text
@@ -88,8 +89,13 @@ class FramePrinter:
 
     async def show_whole(self, frame: Frame, client: TurnClient, turn: Turn) -> None:
         """Print one frame, before the last one the answer from the tape if frames were missing. Raises Outage."""
-        if frame.type == "finished" and self.text_is_missing:
-            self.show_answer((await client.result(turn)).text)
+        if frame.type == "finished":
+            result = await client.result(turn)
+            if self.text_is_missing:
+                self.show_answer(result.text)
+            if result.receipt is None and await client.store.committed(turn.tape, turn.id):
+                # Frames outlive a reset of the tape, and the entries that they name.
+                frame = replace(frame, data={**frame.data, "first": None})
         self.show(frame)
 
     def show(self, frame: Frame) -> None:
@@ -158,4 +164,6 @@ def _ending(data: Mapping[str, Any]) -> str:
     reason = f": {one_line(data['error'])}" if data.get("error") else ""
     if "first" not in data:
         return f"{data['status']}{reason} (it never started: nothing of it is on the tape)"
+    if data["first"] is None:
+        return f"{data['status']}{reason} (the tape was reset since: nothing of it is there any more)"
     return f"{data['status']}{reason} (entries {data['first']} to {data['last']} of the tape)"

@@ -14,7 +14,7 @@ _OPEN = frozenset({"queued", "running", "steering"})
 
 
 async def print_result(session: str, turn_id: str, *, wait_s: float, as_json: bool) -> ExitCode:
-    """Print how the turn ended; OK if it completed, else FAILED.
+    """Print how the turn ended; OK if it completed, NOT_FOUND if its tape was reset since, else FAILED.
 
     Raises TimedOut if it has not ended, NotFound, and what `connected` raises.
     """
@@ -33,9 +33,11 @@ async def print_result(session: str, turn_id: str, *, wait_s: float, as_json: bo
     elif ended.text is not None:
         Terminal().print(printable(ended.text))
     if ended.status == "completed":
-        if ended.receipt is None and not as_json:
+        if ended.receipt is not None:
+            return ExitCode.OK
+        if not as_json:
             note("the tape was reset since: its answer is not there any more")
-        return ExitCode.OK
+        return ExitCode.NOT_FOUND
     if not as_json:
         note(f"{ended.status}: {ended.error}" if ended.error else ended.status)
     return ExitCode.FAILED
