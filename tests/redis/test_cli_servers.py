@@ -115,7 +115,7 @@ def test_what_answers_is_no_redis() -> None:
     [
         (redis_errors.BusyLoadingError(), "(it is loading its data); try again in a while"),
         (redis_errors.ReadOnlyError(), "(it is a replica, which takes no writes); name the primary in the URL"),
-        (redis_errors.OutOfMemoryError(), "(its memory is full); raise maxmemory, or delete tapes"),
+        (redis_errors.OutOfMemoryError(), "(its memory is full); raise maxmemory, then delete tapes"),
         (redis_errors.ResponseError("MISCONF no"), "(it cannot save to disk (MISCONF)); see its log"),
         (redis_errors.ResponseError("NOREPLICAS no"), "(too few replicas are in step (NOREPLICAS)); see "),
     ],
