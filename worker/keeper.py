@@ -91,7 +91,12 @@ class LeaseKeeper:
             return list(self._running)
 
     def _run(self) -> None:
-        asyncio.run(self._keep_on())
+        try:
+            asyncio.run(self._keep_on())
+        except Exception:
+            # Turns that nobody renews would run twice.
+            log.exception("keeper.failed")
+            self._give_up("leases are not renewed any more")
 
     async def _keep_on(self) -> None:
         """Renew leases and locks side by side: a server that hangs must not cost what the other one holds."""

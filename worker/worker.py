@@ -137,7 +137,7 @@ class TurnWorker(Worker):
 
 
 async def run_worker(settings: Settings) -> None:
-    """Run a worker until it is told to stop by SIGTERM or SIGINT.
+    """Run a worker until it is told to stop by SIGTERM, SIGINT or SIGHUP.
 
     Raises Outage, ConfigError or ServerUnfit if it cannot start; once it runs, it outlives outages.
     """
@@ -154,7 +154,7 @@ async def run_worker(settings: Settings) -> None:
         )
         worker = TurnWorker(runtime, settings, pool)
         loop = asyncio.get_running_loop()
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(signum, worker.drain)
         name = settings.agent or agent.name
         _warn_of_model(agent, name)

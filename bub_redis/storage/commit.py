@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from bub_redis.errors import Outage
+from bub_redis.errors import Conflict, Outage
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.connection import Argument
 from bub_redis.storage.keys import TapeKeys
@@ -168,9 +168,14 @@ class Writer:
         return reply
 
     async def confirm(self, tape: str, holder: str, committed: Committed) -> None:
-        """Make sure that as many replicas as asked for have an earlier commit. Raises Outage if they do not yet."""
+        """Make sure that as many replicas as asked for have an earlier commit. Raises Outage if they do not yet.
+
+        Raises Conflict if the commit is not there any more.
+        """
         if self._replicas is not None:
-            await self._transacted(_CONFIRM, [TapeKeys(self._namespace, tape).turns], [holder, committed.mark])
+            there = await self._transacted(_CONFIRM, [TapeKeys(self._namespace, tape).turns], [holder, committed.mark])
+            if not there:
+                raise Conflict(f"tape {tape!r} lost the commit of {holder!r}: its server went back to an older copy")
 
     async def _transacted(self, script: Script, keys: list[str], args: list[Argument]) -> Any:
         with self._server.outages():

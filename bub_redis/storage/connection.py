@@ -103,7 +103,7 @@ class PatientConnection(AbstractConnection):
         except BaseException as error:
             # What is still to be read belongs to nobody any more.
             raise await self._given_up(error, "reading from") from error.__cause__
-        if any(isinstance(reply, ReadOnlyError) for reply in replies):
+        if any(map(_says_readonly, replies)):
             self._is_demoted = True
         return replies
 
@@ -256,6 +256,11 @@ class Pool(BlockingConnectionPool):
         """Close its connections, those in use once they are given back."""
         self._is_retired = True
         await self.disconnect(inuse_connections=False)
+
+
+def _says_readonly(reply: Any) -> bool:
+    """Whether a server refused as a replica, also within a transaction."""
+    return isinstance(reply, ReadOnlyError) or (isinstance(reply, list) and ReadOnlyError in map(type, reply))
 
 
 async def _while_it_moves(

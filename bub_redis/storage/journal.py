@@ -119,9 +119,13 @@ class Journal:
         await self._send(len(self._written) + 1, records)
         self._written += records
 
-    async def write_anew(self) -> None:
-        """Write again all that the journal is known to hold, where a server lost it. Raises Fenced, Outage."""
-        await self._send(1, self._written)
+    async def write_anew(self, records: Sequence[Record]) -> None:
+        """Write all that the journal is known to hold, and `records` behind it, where a server lost its end.
+
+        Raises Fenced, Outage.
+        """
+        await self._send(1, [*self._written, *records])
+        self._written += records
 
     async def _send(self, first: int, records: Sequence[Record]) -> None:
         args: list[Argument] = [self._grant.fence, first]

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import NamedTuple, TypeVar
 
-from bub_redis.errors import Outage, SessionBusy, TapeBlocked
+from bub_redis.errors import BubError, Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.connection import Argument
 from bub_redis.storage.contexts import Contexts, context_commands, with_context
@@ -210,7 +210,8 @@ async def kept(renew: Callable[[], Awaitable[bool]], lease_s: float) -> AsyncIte
         held = True
         while held:
             await asyncio.sleep(lease_s / 3)
-            with suppress(Outage):
+            # Whatever it is, who holds the session goes on: the merge says whether it is still theirs.
+            with suppress(BubError):
                 held = await renew()
 
     keeper = asyncio.create_task(keep())

@@ -28,6 +28,8 @@ _TEMPORARY = {
     "UNBLOCKED": ("it has become a replica (UNBLOCKED)", "try again in a while"),
 }
 """The codes of refusals that pass: what is the matter, and the remedy."""
+_NO_RIGHT = ("ACL failure in script", "can't run this command", "no permissions to access")
+"""How servers say within a script that a right is missing: Valkey, Redis 7.0, and later ones."""
 _CODES: dict[type[Exception], str] = {
     redis_errors.BusyLoadingError: "LOADING",
     redis_errors.ReadOnlyError: "READONLY",
@@ -53,10 +55,7 @@ def translated(error: Exception, address: str) -> BubError:
         case redis_errors.AuthenticationError() | redis_errors.AuthorizationError():
             return ConfigError(f"{address} refuses the user or password; check the user and password in the URL")
         case redis_errors.NoPermissionError():
-            return ConfigError(
-                f"{address}: the user may not do this; `bub-redis doctor` names the rights that it lacks, "
-                "deploy/users.acl those needed"
-            )
+            return _no_right(address)
         case redis_errors.BusyLoadingError() | redis_errors.ReadOnlyError() | redis_errors.OutOfMemoryError():
             return _not_now(address, _CODES[type(error)])
         case redis_errors.ConnectionError() | redis_errors.TimeoutError() | redis_errors.InvalidResponse() | OSError():
@@ -64,9 +63,16 @@ def translated(error: Exception, address: str) -> BubError:
         case redis_errors.ResponseError():
             # In a pipeline redis-py puts the command, with what users said, before the reply.
             reply = str(error).rpartition(" of pipeline caused error: ")[2].lstrip("('\"")
-            return _translated_reply(reply.partition(" ")[0], address)
+            return _translated_reply(reply, address)
         case _:
             return Outage(f"{address}: {type(error).__name__}")
+
+
+def _no_right(address: str) -> ConfigError:
+    return ConfigError(
+        f"{address}: the user may not do this; `bub-redis doctor` names the rights that it lacks, deploy/users.acl "
+        "those needed"
+    )
 
 
 def _no_answer(error: Exception, address: str) -> Outage:
@@ -77,6 +83,8 @@ def _no_answer(error: Exception, address: str) -> Outage:
 
 def _not_now(address: str, code: str) -> Outage:
     cause, remedy = _TEMPORARY[code]
+    if code == "READONLY" and "-sentinel:" in address:
+        cause, remedy = "the sentinels named a server that is a replica by now", "try again in a while"
     return Outage(f"{address} cannot serve now ({cause}); {remedy}")
 
 
@@ -91,7 +99,10 @@ def _remedy(error: Exception, address: str) -> str:
     return "is the server running and the URL right?"
 
 
-def _translated_reply(code: str, address: str) -> BubError:
+def _translated_reply(reply: str, address: str) -> BubError:
+    code = reply.partition(" ")[0]
+    if any(words in reply for words in _NO_RIGHT):
+        return _no_right(address)
     if code in _TEMPORARY:
         return _not_now(address, code)
     if code == "CROSSSLOT":

@@ -2,7 +2,7 @@
 
 from bub_redis.errors import BubError, ConfigError, Conflict, Fenced, Outage, SessionBusy, TapeBlocked
 
-_UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "LOST", "WRONGTYPE"})
+_UNFIT = frozenset({"MISMATCH", "ERR", "GENERATION", "WRONGTYPE"})
 
 
 def is_unfit(code: str) -> bool:

@@ -15,12 +15,12 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from bub_redis.storage.address import split_sentinels
 from bub_redis.storage.connection import Locate, PatientConnection, Pool
 
-_ANSWER_S = 1.0
+_ANSWER_S = 0.5
 """How long one sentinel is waited for: the next one knows as much."""
 
 
-class NoSentinel(RedisConnectionError):
-    """None of them answers."""
+class NoSentinel(RedisError):
+    """None of them answers. No ConnectionError, which each connection would repeat for each of its tries."""
 
 
 class UnknownService(RedisError):

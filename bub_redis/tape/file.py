@@ -141,13 +141,13 @@ class FileTapeStore:
         first = next(found, 0) + 1
         try:
             _write_all(file.fileno(), closing + encode_records(first, entries))
+            if self._fsync:
+                os.fsync(file.fileno())
         except OSError:
             os.ftruncate(file.fileno(), size)
             raise
-        if self._fsync:
-            os.fsync(file.fileno())
-            if not size:
-                self._sync_directory()
+        if not size:
+            self._sync_directory()
         return first
 
     def _sync_directory(self) -> None:

@@ -184,9 +184,14 @@ class Fork:
 
     async def ensure_sidecars(self) -> None:
         """Raise Outage if a sidecar lost what this fork saw of it or wrote ahead, as where its server went back."""
-        for overlay in self._sidecars.values():
-            now, seen = await self._store.head(overlay.tape), overlay.head
-            if (now.generation, now.last) < (seen.generation, seen.last):
+        # Nothing is written ahead meanwhile, which would move what was seen.
+        async with self._ahead_lock:
+            for overlay in [*self._sidecars.values()]:
+                seen = overlay.head
+                now = await self._store.head(overlay.tape)
+                if (now.generation, now.last) >= (seen.generation, seen.last):
+                    continue
+                # No Conflict: in the agent's work that would be the turn's own end, and not handed back.
                 raise Outage(f"tape {overlay.tape!r} lost what was seen of it: its server went back to an older copy")
 
     async def merge(self, status: Status, *, error: str | None = None, attempt: int = 1) -> Receipt:

@@ -97,8 +97,7 @@ class TurnFork(Fork):
             # the merge is refused, and the next attempt goes on from here.
             await self.ensure_sidecars()
             log.error("journal.written_anew")
-            await journal.write_anew()
-            await journal.write(logged)
+            await journal.write_anew(logged)
 
     async def flush(self) -> None:
         """Make durable what was logged; may be called by several tasks at once. Raises Fenced, Outage.

@@ -87,7 +87,8 @@ class Subscription:
             page: list[RawFrame] = await self._server.reply(
                 *("XRANGE", self.key, f"({self.last}", "+", "COUNT", _PAGE_FRAMES)
             )
-        self._behind = len(page) == _PAGE_FRAMES
+        # What was handed over meanwhile may have been too much, too.
+        self._behind = self._behind or len(page) == _PAGE_FRAMES
         return page
 
 
@@ -137,7 +138,9 @@ class _Reader:
 
     def add(self, subscription: Subscription) -> None:
         """Hand the subscription the frames of its stream from now on."""
-        self._lasts.setdefault(subscription.key, subscription.last)
+        # The earliest place of all that follow: one that somebody made up must not hide frames from the others.
+        known = self._lasts.get(subscription.key, subscription.last)
+        self._lasts[subscription.key] = min(known, subscription.last, key=stream_order)
         self._subscriptions.add(subscription)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_on())

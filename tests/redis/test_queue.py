@@ -386,6 +386,15 @@ async def test_the_same_message_again_is_taken_once(queue: TurnQueue) -> None:
     assert len(await queue.steers(target.turn)) == 1
 
 
+async def test_a_message_that_was_kept_by_half_is_made_whole_by_sending_it_again(queue: TurnQueue) -> None:
+    target, message = request(), request(turn_id="half")
+    await queue.enqueue(target)
+    await queue.steer(target.turn, message)
+    await queue.server.commands.delete(QueueKeys(queue.namespace).steers(target.turn.full_id))
+    assert await queue.steer(target.turn, message)
+    assert [steer.id for steer in await queue.steers(target.turn)] == ["half"]
+
+
 async def test_messages_that_were_not_used_become_the_next_turns(queue: TurnQueue) -> None:
     """Before all that wait in the session, in their order; a used one is known as used."""
     target, later = request(), request()

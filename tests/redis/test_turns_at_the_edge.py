@@ -263,6 +263,25 @@ async def test_an_id_that_no_frame_has_is_refused(client: TurnClient, after: str
         _ = [frame async for frame in client.follow(turn, after=after)]
 
 
+async def test_a_place_that_somebody_made_up_hides_nothing_from_others(client: TurnClient, settings: Settings) -> None:
+    """A browser's word for where it was; all followers of a stream share one read."""
+    turn = await client.enqueue("s", "slowly a b c")
+
+    async def ahead() -> None:
+        async for _ in client.follow(turn, after="9999999999999-0"):
+            pass
+
+    odd = asyncio.create_task(ahead())
+    try:
+        # Its gap is told at once; from then on it reads.
+        await asyncio.sleep(0)  # noqa: TID251 - a step of the event loop, not a time
+        async with asyncio.timeout(20), working(settings, agent):
+            assert [frame.type async for frame in client.follow(turn)][-1] == "finished"
+    finally:
+        odd.cancel()
+        await asyncio.gather(odd, return_exceptions=True)
+
+
 async def test_nothing_comes_behind_the_last_frame(client: TurnClient, settings: Settings) -> None:
     turn = await client.enqueue("s", "hello")
     async with working(settings, agent):

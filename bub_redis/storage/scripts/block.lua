@@ -13,14 +13,6 @@ local function text(number)
   return string.format('%.0f', number)
 end
 
--- What a refused write is called: servers tell of a right that is missing in words of their own.
-local function code_of(refusal)
-  if string.find(refusal, 'ACL', 1, true) or string.find(refusal, "can't run this command", 1, true) then
-    return 'NOPERM'
-  end
-  return string.match(refusal, '^%-?(%u+)') or 'ERR'
-end
-
 -- Where a tape stands, or nil and the code of the refusal. KEYS[first] and the two behind it are its stream, its
 -- anchors and the latest of each name; its fields in `state` begin with `prefix`: '' or '<sidecar>/'.
 local function position(first, state, prefix)
@@ -48,11 +40,15 @@ end
 -- has lost it, and may have been written to since.
 local function holds(at, seen)
   local ms, number = string.match(seen, '^(%d+)%-(%d+)$')
-  if not ms or number == '0' or (tonumber(number) == at.last and tonumber(ms) == at.ms) then
+  ms, number = tonumber(ms), tonumber(number)
+  if not ms or number == 0 or (number == at.last and ms == at.ms) then
     return true
   end
-  local newest = redis.call('XREVRANGE', at.tape, seen, '-', 'COUNT', 1)[1]
-  return newest ~= nil and string.match(newest[1], '%-(%d+)$') == number
+  local behind = redis.call('XRANGE', at.tape, '(' .. seen, '+', 'COUNT', 1)[1]
+  if behind then
+    return tonumber(string.match(behind[1], '%-(%d+)$')) == number + 1
+  end
+  return at.last == number and at.ms >= ms
 end
 
 -- Take the block that starts at ARGV[first] as what is written next: number of entries, four fields each, place (from 0)
@@ -112,17 +108,31 @@ local function undo(at)
   redis.call('HSET', at.state, at.prefix .. 'ms', text(at.now + 1))
 end
 
--- Raise what a server says where the right to what comes behind the first entry is missing, before anything is written:
--- within a script each command's right is looked at when it is run.
-local function ensure_rights(at)
-  redis.call('HSET', at.state, at.prefix .. 'generation', text(at.generation))
+-- Whether the user may do all that a write does: within a script each command's right is looked at when it is run, and a
+-- refusal in the middle would leave half a write. A server that cannot be asked is taken to allow it.
+local function may_write(at)
+  local may = redis.acl_check_cmd
+  return not may or (may('XADD', at.tape, '*', 'a', 'b') and may('XDEL', at.tape, '0-1') and may('DEL', at.tape)
+    and may('ZADD', at.anchors, '0', 'a') and may('HSET', at.latest, 'a', 'b') and may('HSET', at.state, 'a', 'b')
+    and may('HDEL', at.state, 'a'))
+end
+
+-- The first tape that the user may not write, or nil.
+local function forbidden(tapes)
+  for _, at in ipairs(tapes) do
+    if not may_write(at) then
+      return at
+    end
+  end
 end
 
 -- Write the first entry of every tape, or of none: a stream that once held a hand-made entry with a later id refuses it,
 -- and so does a server that cannot write now. Returns the code of the refusal and the tape that refused, or nothing.
 local function begin(tapes)
+  if forbidden(tapes) then
+    return 'NOPERM', forbidden(tapes)
+  end
   for n, at in ipairs(tapes) do
-    ensure_rights(at)
     if not at.restart and at.entries > 0 then
       local reply = add(at, 0, redis.pcall)
       if type(reply) == 'table' and reply.err then
@@ -131,7 +141,7 @@ local function begin(tapes)
             undo(tapes[earlier])
           end
         end
-        return code_of(reply.err), at
+        return string.match(reply.err, '^%-?(%u+)') or 'ERR', at
       end
       at.begun = true
     end

@@ -26,6 +26,9 @@ local tapes, refusal = take_tapes(5, 5, KEYS[1])
 if not tapes then
   return refusal
 end
+if forbidden(tapes) then
+  return {'REFUSED', 'NOPERM'}
+end
 for _, at in ipairs(tapes) do
   write(at)
 end

@@ -8,12 +8,8 @@
 -- include put
 local known = redis.call('HGET', KEYS[8], 'digest')
 if known == ARGV[9] then
-  -- The first time may have been refused half-way, for a right that was missing.
   if redis.call('HGET', KEYS[8], 'status') == 'queued' then
-    if not redis.call('LPOS', KEYS[9], ARGV[8]) then
-      redis.call('RPUSH', KEYS[9], ARGV[8])
-    end
-    ensure_head(KEYS[9], now_ms())
+    put_again(KEYS[9])
   end
   return {'SAME'}
 end

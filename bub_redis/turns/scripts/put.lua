@@ -19,6 +19,15 @@ local function keep(turn, status, first)
     unpack(ARGV, first))
 end
 
+-- Put a turn that waits where it belongs, if it is not there: the first time may have been refused half-way, for a right
+-- that was missing. It may be missing in the count of open turns, which is only a bound.
+local function put_again(queue)
+  if not redis.call('LPOS', queue, ARGV[8]) then
+    redis.call('RPUSH', queue, ARGV[8])
+  end
+  ensure_head(queue, now_ms())
+end
+
 local function put(turn, queue, first)
   keep(turn, 'queued', first)
   redis.call('INCR', KEYS[7])

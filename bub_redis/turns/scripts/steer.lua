@@ -11,7 +11,14 @@
 local status, known = unpack(redis.call('HMGET', KEYS[8], 'status', 'digest'))
 local target, worker = unpack(redis.call('HMGET', KEYS[10], 'status', 'worker'))
 if known == ARGV[9] and (status == 'steering' or status == 'steered') then
+  if status == 'steering' and is_open(target) and not redis.call('LPOS', KEYS[11], ARGV[8]) then
+    -- As in `put_again`.
+    redis.call('RPUSH', KEYS[11], ARGV[8])
+  end
   return {'STEERED'}
+end
+if known == ARGV[9] and status == 'queued' and not is_open(target) then
+  put_again(KEYS[9])
 end
 -- A message becomes a turn of its own when its target ends: beside an open one, the id is that of somebody else's turn.
 if known then
