@@ -63,7 +63,7 @@ async def read_steers(store: RedisTapeStore, queue: TurnQueue, turn: Turn, commi
     found = set() if receipt is None else used_steers(await store.block(turn.tape, receipt))
     sent = [str(steer.id) for steer in await queue.steers(turn)]
     rest = [steer for steer in sent if steer not in found]
-    return found | set(rest[: committed.steers - len(found)])
+    return found | set(rest[: max(0, committed.steers - len(found))])
 
 
 async def finish(queue: TurnQueue, turn: Turn, committed: Committed, result: TurnResult, steers: Iterable[str]) -> None:
