@@ -3,14 +3,12 @@
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Sequence
-from urllib.parse import unquote
+from collections.abc import Callable
 
 import structlog
 
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
-from bub_redis.storage.keys import QueueKeys
 from bub_redis.turns.queue import TurnQueue
 
 log = structlog.get_logger(__name__)
@@ -45,7 +43,9 @@ class Reconciler:
 
     async def _once(self) -> None:
         if acts := await self._queue.reconcile():
-            await self._tell(acts)
+            names = await self._queue.named([full_id for _, full_id in acts])
+            for (what, _), named in zip(acts, names, strict=True):
+                log.info("turn.reconciled", what=what, **named, worker=self._worker)
         fields: dict[str, str | int] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -53,23 +53,3 @@ class Reconciler:
             "max_jobs": self._settings.max_jobs,
         }
         await self._queue.heartbeat(self._worker, fields, ttl_s=max(10 * self._settings.reconcile_s, 10.0))
-
-    async def _tell(self, acts: Sequence[tuple[str, str]]) -> None:
-        """Log what was done to which turns, by the names that other lines have for them."""
-        server, keys = self._queue.server, QueueKeys(self._queue.namespace)
-        with server.outages():
-            async with server.commands.pipeline(transaction=False) as pipe:
-                for _, full_id in acts:
-                    pipe.hmget(keys.turn(full_id), ["session", "id", "attempt"])
-                found = await pipe.execute()
-        for (what, full_id), values in zip(acts, found, strict=True):
-            log.info("turn.reconciled", what=what, **_named(full_id, values), worker=self._worker)
-
-
-def _named(full_id: str, values: Sequence[bytes | None]) -> dict[str, str | int]:
-    """Session, turn and attempt from a turn's hash; what the full id says where that is gone."""
-    session, turn, attempt = (None if value is None else value.decode(errors="replace") for value in values)
-    if session is None or turn is None or attempt is None:
-        tape, _, turn_id = full_id.partition("/")
-        return {"session": unquote(tape), "turn": unquote(turn_id)}
-    return {"session": session, "turn": turn, "attempt": int(attempt)}

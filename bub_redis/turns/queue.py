@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import unquote
 
 from bub_redis.agent.steering import Steer
 from bub_redis.errors import Conflict, NotFound, QueueFull
@@ -265,6 +266,15 @@ class TurnQueue:
         words = [word.decode(errors="replace") for word in flat]
         return list(zip(words[::2], words[1::2], strict=True))
 
+    async def named(self, full_ids: Sequence[str]) -> list[dict[str, str | int]]:
+        """What turns are called in logs: session, turn and attempt; what the full id says where the hash is gone."""
+        with self.server.outages():
+            async with self.server.commands.pipeline(transaction=False) as pipe:
+                for full_id in full_ids:
+                    pipe.hmget(self._keys.turn(full_id), ["session", "id", "attempt"])
+                found = await pipe.execute()
+        return [_named(full_id, values) for full_id, values in zip(full_ids, found, strict=True)]
+
     async def standing(self, turn: Turn) -> Standing | None:
         """What is known of the turn now; None if nothing is (it ended long ago, or never was)."""
         with self.server.outages():
@@ -339,3 +349,11 @@ class TurnQueue:
                 pipe.delete(self._keys.worker(worker))
                 pipe.zrem(self._keys.workers, worker)
                 await pipe.execute()
+
+
+def _named(full_id: str, values: Sequence[bytes | None]) -> dict[str, str | int]:
+    session, turn, attempt = ((value or b"").decode(errors="replace") for value in values)
+    if not (session and turn and attempt.isdecimal()):
+        tape, _, turn_id = full_id.partition("/")
+        return {"session": unquote(tape), "turn": unquote(turn_id)}
+    return {"session": session, "turn": turn, "attempt": int(attempt)}

@@ -19,7 +19,7 @@ from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import SpillStore, Tape, TapeEntry
 from bub_redis.tape.fork import Fork
 from bub_redis.testing import EmbeddedServer, ModelRequest, Reply, ScriptedModel, call, say
-from bub_redis.turns import TurnClient
+from bub_redis.turns import Turn, TurnClient
 from tests.redis.audit import assert_no_half_pair, committed_turns
 from tests.redis.workers import working
 
@@ -100,6 +100,12 @@ def go_back(server: EmbeddedServer) -> None:
     server.start()
 
 
+async def goes_on(settings: Settings, client: TurnClient, stage: Stage, turn: Turn) -> None:
+    """Another worker brings the turn to its end."""
+    async with working(settings, stage.agent):
+        assert (await client.result(turn, timeout=SOON)).status == "completed"
+
+
 async def test_a_journal_that_lost_its_end_is_written_anew(
     server: EmbeddedServer, settings: Settings, client: TurnClient, stage: Stage
 ) -> None:
@@ -116,8 +122,7 @@ async def test_a_journal_that_lost_its_end_is_written_anew(
         await stage.reached("gate3")
     # The worker was drained while the last call ran, so its outcome is unknown.
     stage.open("gate3")
-    async with working(settings, stage.agent):
-        assert (await client.result(turn, timeout=SOON)).status == "completed"
+    await goes_on(settings, client, stage, turn)
     assert stage.ran == words.split()
     entries = await client.tape("s").query().all()
     assert_no_half_pair(entries)
@@ -136,8 +141,7 @@ async def test_a_journal_that_somebody_deleted_is_written_anew(
         stage.open("gate1")
         await stage.reached("gate2")
     stage.open("gate2")
-    async with working(settings, stage.agent):
-        assert (await client.result(turn, timeout=SOON)).status == "completed"
+    await goes_on(settings, client, stage, turn)
     assert stage.ran == words.split()
 
 

@@ -472,3 +472,13 @@ async def test_a_late_finish_does_not_move_the_last_receipt_back(queue: TurnQueu
         await queue.finish(turn, receipt_id=receipt, digest="d", status="completed", result=b"{}")
     key = QueueKeys(settings.namespace).receipt_prefix + "s"
     assert await queue.server.commands.execute_command("HGET", key, "id") == b"7-20"
+
+
+async def test_a_turn_whose_hash_is_foreign_is_named_by_its_id(queue: TurnQueue) -> None:
+    """The reconciler logs it and goes on."""
+    key = QueueKeys(queue.namespace).turn("a%2Fb/t")
+    await queue.server.reply("HSET", key, "session", "a/b", "id", "t", "attempt", "many")
+    assert await queue.named(["a%2Fb/t", "c/gone"]) == [
+        {"session": "a/b", "turn": "t"},
+        {"session": "c", "turn": "gone"},
+    ]

@@ -32,7 +32,7 @@ async def delete_tape(session: str, *, yes: bool) -> None:
 
 async def _held(client: TurnClient, session: str, busy: SessionBusy, instead: str = "") -> SessionBusy:
     """The same error with what can be done, where a turn of the session is in the way. Raises Outage."""
-    head = await client.queue.head(client.turn(session, "any").tape)
+    head = await client.queue.head(client.tape(session).name)
     if head is None:
         return busy
     turn = f"{quote(session)} {quote(head.id)}"

@@ -129,8 +129,9 @@ end
 -- Write the first entry of every tape, or of none: a stream that once held a hand-made entry with a later id refuses it,
 -- and so does a server that cannot write now. Returns the code of the refusal and the tape that refused, or nothing.
 local function begin(tapes)
-  if forbidden(tapes) then
-    return 'NOPERM', forbidden(tapes)
+  local closed = forbidden(tapes)
+  if closed then
+    return 'NOPERM', closed
   end
   for n, at in ipairs(tapes) do
     if not at.restart and at.entries > 0 then
