@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -62,6 +62,15 @@ class Archive:
             await self._in_thread(file.discard)
             raise
         return path
+
+    async def take_back(self, files: Iterable[Path]) -> None:
+        """Remove files that `write` made, for a reset that was refused. Raises Outage where the file system does."""
+
+        def remove() -> None:
+            for path in files:
+                path.unlink(missing_ok=True)
+
+        await self._in_thread(remove)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do `work` to its end, also where the caller is cancelled: what it has made must be known to be removed."""

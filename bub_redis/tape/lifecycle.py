@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bub_redis.errors import BubError, Conflict, InvalidInput
+from bub_redis.errors import BubError, Conflict, InvalidInput, SessionBusy
 from bub_redis.tape.archive import Archive
 from bub_redis.tape.block import Block
 from bub_redis.tape.entry import TapeEntry
@@ -79,6 +79,7 @@ class Lifecycle:
         while True:
             seen = await self._head()
             path = await archive.write(self.store, self.tape, seen)
+            files = [path]
             events: list[TapeEntry] = []
             lost: list[str] = []
             for name in self.sidecars:
@@ -87,12 +88,16 @@ class Lifecycle:
                     events.append(event)
                     if file is None:
                         lost.append(name)
+                    else:
+                        files.append(file)
             events += [reset_event(name, "skipped", "tape.reset", cause="archive_failed") for name in lost]
             tries += 1
             try:
                 await self.reset([*opening(path), *events], seen=seen, kept=[*kept, *lost], force=force, wait_s=wait_s)
-            except Conflict:
-                if tries == _TRIES:
+            except (Conflict, SessionBusy) as refusal:
+                # Nothing was reset: what was archived is still on the tapes.
+                await archive.take_back(files)
+                if tries == _TRIES or not isinstance(refusal, Conflict):
                     raise
                 continue
             return path

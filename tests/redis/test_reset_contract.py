@@ -322,6 +322,16 @@ async def test_a_tape_that_cannot_be_archived_is_not_reset(store: AnyStore, tmp_
     assert (await store.head("t")).generation == 0
 
 
+async def test_a_reset_that_is_refused_leaves_no_archive(store: AnyStore, tmp_path: Path) -> None:
+    tape = Tape("t", store, sidecars=[NOTES])
+    await tape.append(say("old"))
+    async with tape.fork_tape(merge_back=False):
+        with pytest.raises(SessionBusy):
+            await tape.reset(archive_to=tmp_path / "archive")
+    assert texts(await tape.query().all()) == ["old"]
+    assert not list((tmp_path / "archive").iterdir())
+
+
 async def test_an_archive_holds_the_tape_as_it_stood(store: AnyStore, tmp_path: Path) -> None:
     """What comes later is kept on the tape by the reset, so it is not in the archive too."""
     tape = Tape("t", store)
