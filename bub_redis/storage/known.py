@@ -52,15 +52,17 @@ class KnownTapes:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TOGETHER_S):
                     await self._settling.wait()
-            await self._note_moved()
-
-    async def _note_moved(self) -> None:
-        moved, self._moved = self._moved, {}
-        # Only the order of the list suffers, also where the server was closed without the store.
-        with contextlib.suppress(BubError), self._server.outages():
-            if moved:
-                scores: list[Argument] = [part for tape, at_ms in moved.items() for part in (at_ms, tape)]
-                await self._server.reply("ZADD", self._key, "GT", *scores)
+            moved, self._moved = self._moved, {}
+            if not moved:
+                return  # deleted meanwhile
+            scores: list[Argument] = [part for tape, at_ms in moved.items() for part in (at_ms, tape)]
+            try:
+                with self._server.outages():
+                    await self._server.reply("ZADD", self._key, "GT", *scores)
+            except BubError:
+                # With the next commit: somebody may have taken a tape off the list meanwhile, by a delete.
+                self._moved = moved | self._moved
+                return
 
     async def forget(self, tape: str) -> None:
         """Take a deleted tape off the list, unless somebody has begun it anew. Raises Outage."""

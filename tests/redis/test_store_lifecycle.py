@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from bub_redis.storage.keys import known_tapes
 from bub_redis.tape import Tape, TapeEntry, TapeQuery
 from bub_redis.tape.fork import Fork
 from bub_redis.testing import EmbeddedServer, wait_until
+from tests.redis.proxy import proxied
 
 
 async def connections(store: RedisTapeStore) -> int:
@@ -113,6 +115,28 @@ async def test_a_store_is_closed_also_where_the_list_of_tapes_is_refused(
     await store.aclose()
     with pytest.raises(StoreClosed):
         await store.append("t", TapeEntry.event("e"))
+
+
+async def test_a_place_in_the_list_that_was_refused_is_noted_with_the_next_commit(
+    server: EmbeddedServer, namespace: str, tmp_path: Path
+) -> None:
+    """Another process may have deleted the tape, and taken it off the list, just before it was committed to anew."""
+    async with (
+        proxied(server, tmp_path) as proxy,
+        RedisTapeStore.from_url(proxy.url, namespace=namespace) as store,
+        RedisTapeStore.from_url(server.url, namespace=namespace) as other,
+    ):
+        for tape in ("a", "b"):
+            await store.append(tape, TapeEntry.event("e"))
+        await other.delete("a")
+        proxy.answer(known_tapes(namespace).encode(), b"-MISCONF Errors writing to the AOF file\r\n")
+        await store.append("a", TapeEntry.event("e"))
+        await store.settle()
+        assert proxy.struck == 1
+        assert await other.list_tapes() == ["b"]
+        await store.append("b", TapeEntry.event("e"))
+        await store.settle()
+        assert await other.list_tapes() == ["a", "b"]
 
 
 def test_a_client_belongs_to_one_event_loop(server: EmbeddedServer) -> None:
