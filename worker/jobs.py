@@ -17,7 +17,7 @@ from bub_redis.storage.rights import missing_rights, queue_samples, tape_samples
 from bub_redis.storage.script import Replicas
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.spill import SpillStore
-from bub_redis.tasks import ended
+from bub_redis.tasks import ended, run_for_good
 from bub_redis.turns.attempt import Attempt
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.runner import TurnRunner
@@ -76,8 +76,9 @@ async def open_runtime(stack: AsyncExitStack, settings: Settings, agent: Agent, 
     stack.push_async_callback(_say_goodbye, queue, worker)
     keeper.start()
     stack.callback(keeper.close)
-    for work in (Reconciler(queue, settings, worker, lambda: runtime.running).run(), _heed(queue, keeper, worker)):
-        stack.push_async_callback(ended, asyncio.create_task(work))
+    reconciler = Reconciler(queue, settings, worker, lambda: runtime.running)
+    for name, work in (("reconciler", reconciler.run), ("control", lambda: _heed(queue, keeper, worker))):
+        stack.push_async_callback(ended, asyncio.create_task(run_for_good(name, work)))
     return runtime
 
 

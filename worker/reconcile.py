@@ -32,9 +32,6 @@ class Reconciler:
                 if out:
                     log.info("server.back", worker=self._worker)
                 out = False
-            except UnicodeDecodeError:
-                # Somebody's own member in one of our keys; the turns beside it go on.
-                log.exception("reconcile.foreign_member", worker=self._worker)
             except BubError as error:
                 if not out:
                     log.warning("server.out", reason=str(error), worker=self._worker)

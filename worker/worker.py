@@ -18,7 +18,7 @@ from bub_redis.agent.model import ModelClient
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
 from bub_redis.storage.client import RedisServer
-from bub_redis.tasks import ended
+from bub_redis.tasks import ended, run_for_good
 from bub_redis.turns.running import Stop
 from worker.jobs import Runtime, new_worker_id, open_runtime
 from worker.load import load_agent
@@ -54,7 +54,7 @@ class TurnWorker(Worker):
 
     async def main(self) -> None:
         """Run until drained."""
-        listening = asyncio.create_task(self._listen())
+        listening = asyncio.create_task(run_for_good("wake-up", self._listen))
         try:
             await super().main()
         finally:
