@@ -1,24 +1,23 @@
 """Where a tape stands, as its fields in `state` tell it, and entries as a stream holds them."""
 
-import re
 from collections.abc import Sequence
 
 from bub_redis.errors import TapeBlocked
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.store import Head
+from bub_redis.tape.stream_id import STREAM_ID
 
 HEAD_FIELDS = ("generation", "last", "ms", "receipt", "digest", "usage", "anchor")
 """The fields of a tape in `state` that make its head, in the order in which `head_of` takes their values."""
 
-_NAMES = list(map(str.encode, StoredEntry._fields))
-
-STREAM_ID = re.compile(r"\d{1,16}-\d{1,16}")
+FIELD_NAMES = list(map(str.encode, StoredEntry._fields))
 
 FIRST_PAGE_ENTRIES = 64
 """How many entries of a slice are asked for at first."""
 
-Page = Sequence[tuple[bytes, Sequence[bytes]]]
-"""Stream ids, with names and values as the server sends them."""
+RawEntry = tuple[bytes, Sequence[bytes]]
+"""A stream id, with names and values as the server sends them."""
+Page = Sequence[RawEntry]
 
 
 def head_of(values: Sequence[bytes | None]) -> Head:
@@ -35,9 +34,9 @@ def head_of(values: Sequence[bytes | None]) -> Head:
 
 def stored_in(flat: Sequence[bytes]) -> StoredEntry | None:
     """The entry in a stream entry's names and values, as the server sends them; None for one that we did not write."""
-    return StoredEntry._make(flat[1::2]) if flat[::2] == _NAMES else None
+    return StoredEntry._make(flat[1::2]) if flat[::2] == FIELD_NAMES else None
 
 
 def names_and_values(stored: StoredEntry) -> list[bytes]:
     """An entry as XADD takes it."""
-    return [part for field in zip(_NAMES, stored, strict=True) for part in field]
+    return [part for field in zip(FIELD_NAMES, stored, strict=True) for part in field]

@@ -15,11 +15,13 @@ from bub_redis.errors import BubError, Outage, SessionBusy, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.connection import Argument
 from bub_redis.storage.contexts import Contexts, context_commands, with_context
-from bub_redis.storage.heads import HEAD_FIELDS, STREAM_ID, head_of
+from bub_redis.storage.heads import HEAD_FIELDS, head_of
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.refusal import busy, refused
 from bub_redis.storage.script import Script
+from bub_redis.tape.shielded import to_its_end
 from bub_redis.tape.store import Grant, Head
+from bub_redis.tape.stream_id import STREAM_ID
 from bub_redis.tasks import ended
 
 _GRANT = Script(__package__, "grant")
@@ -184,7 +186,7 @@ class SessionLock:
         finally:
             # What cannot be released now expires by its TTL.
             with suppress(Outage):
-                await self.release(grant)
+                await to_its_end(self.release(grant))
 
 
 async def until_free(take: Callable[[], Awaitable[_Taken]], wait_s: float) -> _Taken:

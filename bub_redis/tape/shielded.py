@@ -11,13 +11,16 @@ _Answer = TypeVar("_Answer")
 async def to_its_end(work: Coroutine[Any, Any, _Answer]) -> _Answer:
     """Await `work`, to its end also where the caller is cancelled: that is raised once it has ended (case 171).
 
-    Raises what `work` raises.
+    Raises what `work` raises; where the caller was cancelled, as the cause of that.
     """
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         while not task.done():
+            # Again and again within a scope of anyio, which cancels each await.
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            raise cancelled from failure
         raise

@@ -21,6 +21,7 @@ from bub_redis.tape.names import check_tape_name, session_tape_name
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.receipt import Status
 from bub_redis.tape.search import distinct
+from bub_redis.tape.shielded import to_its_end
 from bub_redis.tape.sidecar import TapeSidecar, reset_event, sidecar_tape_name
 from bub_redis.tape.store import SESSION_WAIT_S, AsyncTapeStore, has_commit
 
@@ -248,4 +249,4 @@ class Tape:
                 raise
             finally:
                 if merge_back and fork.changed:
-                    await fork.merge(status, error=error)
+                    await to_its_end(fork.merge(status, error=error))

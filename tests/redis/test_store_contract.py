@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import anyio
 import pytest
 
 from bub_redis.errors import ErrorKind, Fenced, InvalidInput, NotFound, SessionBusy
@@ -248,6 +249,20 @@ async def test_a_merge_ends_with_a_receipt(store: AnyStore) -> None:
         2,
         3,
     )
+
+
+async def test_a_merge_ends_in_a_scope_that_cancels_each_await(store: AnyStore) -> None:
+    """As web frameworks on anyio do where the client has gone."""
+    tape = Tape("t", store)
+    with anyio.CancelScope() as scope:
+        async with tape.fork_tape() as fork:
+            await fork.append(say("large " * 1_000_000))
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert [entry.kind for entry in await tape.query().all()] == ["message", "event"]
+    # The session was given back, too.
+    async with tape.fork_tape(wait_s=0):
+        pass
 
 
 async def test_a_fork_answers_as_one_tape_of_parent_and_overlay(store: AnyStore) -> None:
