@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -115,7 +116,8 @@ class TurnClient:
 
         `cancelled`: it never started, nothing of it is on the tape. `cancelling`: it is stopped soon; what it did so
         far is merged, and `result` says how it ended. Anything else: it had ended before, and how. May be repeated.
-        Raises NotFound for an unknown turn.
+        A steering message, by its `steer_id`, is always `cancelling`: it ends with its turn, as `steered` if the turn
+        had taken it in before. Raises NotFound for an unknown turn.
         """
         return await self.queue.cancel(turn)
 
@@ -171,8 +173,9 @@ class TurnClient:
         Outage, after which it may be followed again; NotFound for an unknown turn; InvalidInput for an `after` that is
         none; Conflict if the turn was committed and its tape's server went back to an older copy without it.
         """
-        async for frame in Follower(self._hub, self.queue, self.store, turn).frames(after):
-            yield frame
+        async with aclosing(Follower(self._hub, self.queue, self.store, turn).frames(after)) as frames:
+            async for frame in frames:
+                yield frame
 
     async def result(
         self,

@@ -151,17 +151,28 @@ class TurnQueue:
                 raise NotFound(f"session {turn.session!r} has no turn {turn.id!r}")
 
     async def steers(self, turn: Turn) -> list[Steer]:
-        """The steering messages that were sent into the turn, in order."""
+        """The steering messages that were sent into the turn, in order; those that were cancelled too."""
+        return [steer for steer, _ in await self._steers(turn)]
+
+    async def open_steers(self, turn: Turn) -> list[Steer]:
+        """The same without those that were cancelled."""
+        return [steer for steer, is_cancelled in await self._steers(turn) if not is_cancelled]
+
+    async def _steers(self, turn: Turn) -> list[tuple[Steer, bool]]:
         with self.server.outages():
             ids = await self.server.commands.execute_command("LRANGE", self._keys.steers(turn.full_id), 0, -1)
             if not ids:
                 return []
             async with self.server.commands.pipeline(transaction=False) as pipe:
                 for full_id in ids:
-                    pipe.hmget(self._keys.turn(full_id.decode()), ["id", "prompt"])
+                    pipe.hmget(self._keys.turn(full_id.decode()), ["id", "prompt", "cancel"])
                 found = await pipe.execute()
-        # Of one whose hash was lost nothing is known any more.
-        return [Steer(json.loads(prompt), steer_id.decode()) for steer_id, prompt in found if prompt is not None]
+        return [
+            (Steer(json.loads(prompt), steer_id.decode()), cancel is not None)
+            for steer_id, prompt, cancel in found
+            # Of one whose hash was lost nothing is known any more.
+            if prompt is not None
+        ]
 
     async def claim(self, most: int) -> list[str]:
         """Take up to `most` due jobs, oldest first; they are nobody else's then."""

@@ -152,8 +152,8 @@ class TurnInbox:
         self._given: list[Steer] = []
 
     async def waiting(self) -> Sequence[Steer]:
-        """The messages that were not used yet, in order. Raises Outage."""
-        sent, used = await self._queue.steers(self._turn), self.used
+        """The messages that were neither used yet nor cancelled, in order. Raises Outage."""
+        sent, used = await self._queue.open_steers(self._turn), self.used
         self._given = [steer for steer in sent if steer.id not in used]
         return self._given
 

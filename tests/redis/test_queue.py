@@ -433,6 +433,29 @@ async def test_messages_of_a_turn_that_never_started_become_turns(queue: TurnQue
     assert (await claimed(queue)).full_id == message.turn.full_id
 
 
+async def test_a_message_that_was_cancelled_is_not_used_and_becomes_no_turn(queue: TurnQueue) -> None:
+    target, kept, dropped = request(), request(turn_id="kept"), request(turn_id="dropped")
+    await queue.enqueue(target)
+    await queue.start(await claimed(queue))
+    for message in (dropped, kept):
+        await queue.steer(target.turn, message)
+    assert [await queue.cancel(dropped.turn) for _ in range(2)] == ["cancelling", "cancelling"]
+    assert [steer.id for steer in await queue.open_steers(target.turn)] == ["kept"]
+    await finish(queue, target.turn)
+    assert await queue.cancel(dropped.turn) == "cancelled"
+    assert (await claimed(queue)).full_id == kept.turn.full_id
+
+
+async def test_a_message_that_was_cancelled_too_late_is_known_as_used(queue: TurnQueue) -> None:
+    target, message = request(), request(turn_id="used")
+    await queue.enqueue(target)
+    await queue.start(await claimed(queue))
+    await queue.steer(target.turn, message)
+    await queue.cancel(message.turn)
+    await queue.finish(target.turn, receipt_id="1-1", digest="d", status="completed", result=b"{}", steers=["used"])
+    assert await queue.cancel(message.turn) == "steered"
+
+
 async def test_messages_of_a_waiting_turn_take_its_place_when_it_is_cancelled(queue: TurnQueue) -> None:
     """Not the head's: one turn of a session at a time."""
     running, cancelled, message, last = (request(turn_id=name) for name in ("a", "b", "steer", "c"))

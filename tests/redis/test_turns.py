@@ -361,6 +361,19 @@ async def test_a_message_enters_before_the_next_model_call(client: TurnClient, s
     assert [entry.text for entry in steered] == ["hello there"]
 
 
+async def test_a_message_can_be_taken_back_before_the_next_model_call(client: TurnClient, settings: Settings) -> None:
+    turn = await client.enqueue("s", "wait 1", turn_id="m1")
+    async with working(settings, agent):
+        await shown(client, turn, "tool_call")
+        assert await client.steer(turn, "hello there", steer_id="x") is None
+        message = client.turn("s", "x")
+        assert await client.cancel(message) == "cancelling"
+        result, taken_back = [await client.result(each, timeout=SOON) for each in (turn, message)]
+    assert result.receipt is not None and result.receipt.steers == 0
+    assert (taken_back.status, taken_back.receipt) == ("cancelled", None)
+    assert await committed_turns(client.store, "s", {"m1": "wait 1"}) == ["m1"]
+
+
 async def test_a_message_for_an_ended_turn_is_the_next_turn(client: TurnClient, settings: Settings) -> None:
     turn = await client.enqueue("s", "hello", turn_id="m1")
     async with working(settings, agent):

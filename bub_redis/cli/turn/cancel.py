@@ -20,6 +20,8 @@ async def cancel_turn(session: str, turn_id: str, *, as_json: bool) -> ExitCode:
         print_json({"turn": turn_id, "outcome": came})
     elif came == "cancelled" and standing and standing.receipt:
         Terminal().print("cancelled before: what it did until then is kept on the tape")
+    elif standing and standing.status == "steering":
+        Terminal().print("cancelling: its turn does not use this message, unless it has already")
     else:
         Terminal().print(_SAID.get(came, f"not cancelled: it had ended before ({came})"))
     return ExitCode.OK if came in _SAID else ExitCode.FAILED

@@ -83,30 +83,35 @@ local function ensure_head(queue, now)
   end
 end
 
--- The turn has ended: its content goes, what tells a repeat from a conflict stays for `ttl` ms. Its steering messages that
--- are not among `used`, by full id, come too late for it and become turns of their own, in its place.
+-- Nothing is left to do for what ended, so its content goes; what tells a repeat from a conflict stays for `ttl` ms.
+local function ended(turn, now, status, ttl)
+  redis.call('HSET', turn, 'status', status, 'ended_ms', text(now))
+  redis.call('HDEL', turn, 'prompt', 'options', 'state', 'metadata', 'body', 'overdue')
+  redis.call('PEXPIRE', turn, ttl)
+end
+
+-- The turn has ended, and with it its steering messages that are among `used`, by full id, or cancelled. The others come
+-- too late for it and become turns of their own, in its place.
 local function close(full_id, now, status, used, ttl)
   local turn = ARGV[1] .. full_id
   local queue = queue_of(full_id)
   withdraw(full_id)
-  redis.call('HSET', turn, 'status', status, 'ended_ms', text(now))
-  redis.call('HDEL', turn, 'prompt', 'options', 'state', 'metadata', 'body', 'overdue')
-  redis.call('PEXPIRE', turn, ttl)
+  ended(turn, now, status, ttl)
   local steers = redis.call('LRANGE', turn .. ':steer', 0, -1)
   redis.call('DEL', turn .. ':steer')
   for place = 1, #steers do
     local steer = ARGV[1] .. steers[place]
-    if not used[steers[place]] then
+    if used[steers[place]] then
+      ended(steer, now, 'steered', ttl)
+    elseif redis.call('HGET', steer, 'cancel') then
+      ended(steer, now, 'cancelled', ttl)
+    else
       redis.call('HSET', steer, 'status', 'queued')
       -- In the turn's own place: it need not be the head, if it is cancelled while it waits.
       if redis.call('LINSERT', queue, 'BEFORE', full_id, steers[place]) < 1 then
         redis.call('RPUSH', queue, steers[place])
       end
       redis.call('INCR', KEYS[7])
-    else
-      redis.call('HSET', steer, 'status', 'steered', 'ended_ms', text(now))
-      redis.call('HDEL', steer, 'prompt', 'options', 'state', 'metadata', 'body')
-      redis.call('PEXPIRE', steer, ttl)
     end
   end
   redis.call('LREM', queue, 1, full_id)
