@@ -11,12 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from bub_redis.storage.commit import encoded_anchor
-from bub_redis.storage.heads import STREAM_ID, stored_in
+from bub_redis.storage.heads import stored_in
 from bub_redis.storage.lock import Committed
-from bub_redis.storage.reader import entry_number, stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.info import told_usage
 from bub_redis.tape.receipt import DIGEST, LARGEST_NUMBER, RESET_EVENT, Receipt, receipt_in
+from bub_redis.tape.stream_id import STREAM_ID, StreamId
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Told:
         if entry is None or stream_id in self.misplaced:
             self.foreign.append(stream_id)
             return
-        self.committed_ms.append(stream_order(stream_id)[0])
+        self.committed_ms.append(StreamId.of(stream_id).ms)
         self.numbers.append(entry.id)
         if entry.anchor_name is not None:
             self.anchors.append((stream_id, entry.anchor_name))
@@ -92,7 +92,7 @@ class Told:
 
 def _decoded(stream_id: str, flat: Sequence[bytes]) -> TapeEntry | None:
     """The entry, if it may be one of ours: by its fields, and since it has a number."""
-    ms, number = stream_order(stream_id)
+    ms, number = StreamId.of(stream_id)
     stored = stored_in(flat)
     if not 0 < number < LARGEST_NUMBER or ms >= LARGEST_NUMBER or stored is None:
         return None
@@ -144,7 +144,7 @@ def state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committed
     ends = [(number_of(known, "ms"), number_of(known, "last")), (told.last_ms, told.last)]
     if "last" not in known:
         # A receipt that is gone was given all the same: its number does not come again.
-        ends += [end for mark in marks.values() if (end := stream_order(mark.receipt_id)) > ends[1]]
+        ends += [end for mark in marks.values() if (end := StreamId.of(mark.receipt_id)) > ends[1]]
     state = {
         "generation": str(max(number_of(known, "generation"), told.generation)),
         "count": str(told.count),
@@ -156,7 +156,7 @@ def state_of(told: Told, known: Mapping[str, str], marks: Mapping[str, Committed
     if not main:
         return state
     receipt = known.get("receipt", ""), known.get("digest", "")
-    if not all(receipt) or not stream_order(told.last_receipt[0]) < stream_order(receipt[0]) <= (
+    if not all(receipt) or not StreamId.of(told.last_receipt[0]) < StreamId.of(receipt[0]) <= (
         int(state["ms"]),
         LARGEST_NUMBER,
     ):
@@ -175,7 +175,7 @@ def number_of(known: Mapping[str, str], name: str) -> int:
 def members(anchors: Sequence[tuple[str, str]]) -> dict[bytes, float]:
     """What the index of anchors holds: member → score."""
     return {
-        b"%b %b" % (stream_id.encode(), encoded_anchor(name)): float(entry_number(stream_id))
+        b"%b %b" % (stream_id.encode(), encoded_anchor(name)): float(StreamId.of(stream_id).number)
         for stream_id, name in anchors
     }
 

@@ -6,7 +6,7 @@ knows: a period is read through like a text.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from bub_redis.errors import Conflict, TapeBlocked
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.commit import encoded_anchor
 from bub_redis.storage.contexts import Contexts
-from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, HEAD_FIELDS, Page, head_of, stored_in
+from bub_redis.storage.heads import FIELD_NAMES, FIRST_PAGE_ENTRIES, HEAD_FIELDS, Page, RawEntry, head_of, stored_in
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.script import Script
 from bub_redis.tape.damage import Damage
@@ -23,24 +23,13 @@ from bub_redis.tape.info import Outline, outlined
 from bub_redis.tape.query import Filter, TapeQuery
 from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.store import Head
+from bub_redis.tape.stream_id import StreamId, entry_number
 
 _BOUNDS = Script(__package__, "bounds")
 
 _LARGEST_PAGE_ENTRIES = 512
 _PAGE_BYTES = 1024 * 1024
 """What a page aims at. The size of entries is only known afterwards: where they suddenly grow, one page is larger."""
-
-
-def entry_number(stream_id: bytes | str) -> int:
-    """The number of the entry with this stream id: `<ms>-<number>`."""
-    digits = stream_id.partition(b"-")[2] if isinstance(stream_id, bytes) else stream_id.partition("-")[2]
-    return int(digits)
-
-
-def stream_order(stream_id: str) -> tuple[int, int]:
-    """What orders stream ids; the empty one comes before all."""
-    ms, _, number = stream_id.partition("-")
-    return int(ms or 0), int(number or 0)
 
 
 def next_page_entries(entries: int, size_bytes: int) -> int:
@@ -52,7 +41,7 @@ def next_page_entries(entries: int, size_bytes: int) -> int:
 def stored_receipt(stream_id: str, stored: StoredEntry) -> Receipt:
     """The receipt that an entry holds, which must be one by its id. Raises TapeBlocked if it is none."""
     try:
-        return Receipt.from_entry(TapeEntry.decode(entry_number(stream_id), stored), stream_id)
+        return Receipt.from_entry(TapeEntry.decode(StreamId.of(stream_id).number, stored), stream_id)
     except (ValueError, RecursionError):
         raise TapeBlocked(f"entry {stream_id} is named as a receipt and is none; see `bub-redis tape repair`") from None
 
@@ -82,11 +71,11 @@ def _in_context(part: _Slice) -> Page | None:
     if head.context and part.start == head.last_id:
         # The last receipt, at most times.
         return head.context[-1:]
-    start = (0, 0) if part.start == "-" else stream_order(part.start.removeprefix("("))
-    if start <= stream_order(head.anchor):
+    start = StreamId.of(part.start.removeprefix("("))
+    if start <= StreamId.of(head.anchor):
         return None
     cut = bisect_right if part.start.startswith("(") else bisect_left
-    return head.context[cut(head.context, start, key=lambda read: stream_order(read[0].decode())) :]
+    return head.context[cut(head.context, start, key=lambda read: StreamId.of(read[0])) :]
 
 
 class Reader:
@@ -159,7 +148,7 @@ class Reader:
         return Outline(
             entries=head.last,
             anchors=named,
-            since_anchor=head.last - (entry_number(newest_ids[0]) if newest_ids else 0),
+            since_anchor=head.last - (StreamId.of(newest_ids[0]).number if newest_ids else 0),
             newest_anchors=[anchor for anchor in newest if anchor is not None],
             usage=usage,
         )
@@ -183,10 +172,7 @@ class Reader:
         return [self._first(keys, next(found)) if stream_id else None for stream_id in stream_ids]
 
     def _first(self, keys: TapeKeys, page: Page) -> TapeEntry | None:
-        for stream_id, fields in page:
-            if stored := self._readable(keys, stream_id, fields):
-                return self._decoded(keys, stream_id, stored)
-        return None
+        return next(self._entries_in(keys, page), None)
 
     async def stored(self, tape: str, stream_id: str, count: int) -> list[tuple[bytes, StoredEntry]]:
         """Up to `count` entries from `stream_id` on. Raises Outage."""
@@ -209,10 +195,10 @@ class Reader:
         """What others appended between the opening of that receipt's fork and its block."""
         if not receipt.unseen:
             return []
-        # All entries of a block have one ms, so the id of its first is known.
-        first_id = f"{receipt.id.partition('-')[0]}-{receipt.first}"
         with self._server.outages():
-            page = await self._server.reply("XREVRANGE", keys.tape, f"({first_id}", "-", "COUNT", len(receipt.unseen))
+            page = await self._server.reply(
+                "XREVRANGE", keys.tape, f"({receipt.first_id}", "-", "COUNT", len(receipt.unseen)
+            )
         return [stored for _, fields in reversed(page) if (stored := stored_in(fields))]
 
     def _whole(self, tape: str, head: Head) -> _Slice:
@@ -264,18 +250,28 @@ class Reader:
 
     def _taken(self, part: _Slice, asked: Filter, page: Page) -> Iterator[TapeEntry]:
         """What `asked` takes of a page. What cannot be in the answer is not decoded."""
-        keys, takes_all = part.keys, asked.takes_all
-        for stream_id, fields in page:
-            stored = self._readable(keys, stream_id, fields)
-            if stored is None or not (takes_all or self._is_possible(keys, stream_id, stored, asked)):
-                continue
-            entry = self._decoded(keys, stream_id, stored)
-            if entry is not None and (takes_all or asked.takes(entry)):
-                yield entry
+        if asked.takes_all:
+            return self._entries_in(part.keys, page)
+        possible = (read for read in page if self._is_possible(part.keys, *read, asked))
+        return filter(asked.takes, self._entries_in(part.keys, possible))
 
-    def _is_possible(self, keys: TapeKeys, stream_id: bytes, stored: StoredEntry, asked: Filter) -> bool:
+    def _entries_in(self, keys: TapeKeys, page: Iterable[RawEntry]) -> Iterator[TapeEntry]:
+        """The entries of a page, as far as they can be read."""
+        for stream_id, fields in page:
+            number = entry_number(stream_id)
+            # What `_readable` asks, without a StoredEntry for each: every turn reads its context.
+            if number == 0 or fields[::2] != FIELD_NAMES:
+                self._note(keys, stream_id, "not written by bub-redis")
+                continue
+            try:
+                yield TapeEntry.decode(number, fields[1::2])
+            except (ValueError, RecursionError):
+                self._note(keys, stream_id, "not an entry's fields")
+
+    def _is_possible(self, keys: TapeKeys, stream_id: bytes, fields: Sequence[bytes], asked: Filter) -> bool:
+        stored = self._readable(keys, stream_id, fields)
         try:
-            return asked.takes_kind_and_date(stored.kind.decode(), stored.date.decode())
+            return stored is not None and asked.takes_kind_and_date(stored.kind.decode(), stored.date.decode())
         except UnicodeDecodeError:
             self._note(keys, stream_id, "not UTF-8")
             return False
@@ -322,13 +318,6 @@ class Reader:
         if stored is None:
             self._note(keys, stream_id, "not written by bub-redis")
         return stored
-
-    def _decoded(self, keys: TapeKeys, stream_id: bytes, stored: StoredEntry) -> TapeEntry | None:
-        try:
-            return TapeEntry.decode(entry_number(stream_id), stored)
-        except (ValueError, RecursionError):
-            self._note(keys, stream_id, "not an entry's fields")
-            return None
 
     def _note(self, keys: TapeKeys, stream_id: bytes, reason: str) -> None:
         self.damage.note(keys.name, stream_id.decode(), reason)

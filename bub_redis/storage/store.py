@@ -18,7 +18,7 @@ from bub_redis.storage.keys import DEFAULT_NAMESPACE, TapeKeys, check_namespace
 from bub_redis.storage.known import KnownTapes
 from bub_redis.storage.lock import Committed, SessionLock
 from bub_redis.storage.parking import Parked, Parking
-from bub_redis.storage.reader import Reader, entry_number, stored_receipt
+from bub_redis.storage.reader import Reader, stored_receipt
 from bub_redis.storage.repair import REPAIR_EVENT, Repairer
 from bub_redis.storage.scanning import fields_of
 from bub_redis.storage.script import Replicas
@@ -31,6 +31,7 @@ from bub_redis.tape.names import check_tape_name, owner_tape
 from bub_redis.tape.query import TapeQuery
 from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.store import Commit, Grant, Head
+from bub_redis.tape.stream_id import StreamId, entry_number
 
 DEFAULT_LEASE_S = 9.0
 _REREADS = 5
@@ -114,7 +115,7 @@ class RedisTapeStore:
             return []
         block = Block.of(entries)
         await self._known.note(tape)
-        first = entry_number(await self._writer.append(tape, block)) - len(block) + 1
+        first = StreamId.of(await self._writer.append(tape, block)).number - len(block) + 1
         return [TapeEntry.encoded(first + place, stored) for place, stored in enumerate(block.entries)]
 
     async def head(self, tape: str) -> Head:
@@ -192,10 +193,10 @@ class RedisTapeStore:
         """
         if not entries:
             return head
-        ms, _, last = (await self._writer.append_fenced(grant, tape, head, Block.of(entries))).partition("-")
+        last = StreamId.of(await self._writer.append_fenced(grant, tape, head, Block.of(entries)))
         faults.point("during-spill")
         # What the batch may hold beside entries is not known here.
-        return dataclasses.replace(head, last=int(last), last_ms=int(ms), anchor="", context=None)
+        return dataclasses.replace(head, last=last.number, last_ms=last.ms, anchor="", context=None)
 
     async def reset(
         self,
@@ -289,9 +290,7 @@ class RedisTapeStore:
 
     async def block(self, tape: str, receipt: Receipt) -> list[TapeEntry]:
         """The entries of a receipt's block, as far as they are on the tape. Raises Outage."""
-        # All entries of a block have one ms, so the id of its first is known.
-        ms = receipt.id.partition("-")[0]
-        found = await self._reader.stored(tape, f"{ms}-{receipt.first}", receipt.entries)
+        found = await self._reader.stored(tape, receipt.first_id, receipt.entries)
         return [TapeEntry.decode(entry_number(stream_id), stored) for stream_id, stored in found]
 
     async def entry(self, tape: str, number: int, committed_ms: int) -> TapeEntry | None:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from bub_redis.errors import InvalidInput, TapeBlocked
 from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.evidence import Told, latest_of, members, misplaced_in, number_of, state_of
-from bub_redis.storage.heads import FIRST_PAGE_ENTRIES, STREAM_ID
+from bub_redis.storage.heads import FIRST_PAGE_ENTRIES
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.storage.lock import Committed
-from bub_redis.storage.reader import next_page_entries, stream_order
+from bub_redis.storage.reader import next_page_entries
 from bub_redis.storage.scanning import fields_of, keys_like
 from bub_redis.tape.names import SIDECAR_MARKER, check_sidecar_name
 from bub_redis.tape.receipt import DIGEST, LARGEST_NUMBER
+from bub_redis.tape.stream_id import STREAM_ID, StreamId
 
 _FIELDS = ("generation", "count", "last", "ms", "usage", "anchor")
 _MAIN_FIELDS = ("receipt", "digest", "open", "opener")
@@ -238,7 +239,7 @@ class Surveyor:
             raised(about)
         last_id = dict(zip(about[::2], about[1::2], strict=True))[b"last-generated-id"].decode()
         next_ms = max(int(state["ms"]), int(seconds) * 1000 + int(microseconds) // 1000)
-        return stream_order(last_id) >= (next_ms, int(state["last"]) + 1)
+        return StreamId.of(last_id) >= (next_ms, int(state["last"]) + 1)
 
 
 def _is_fit(name: str, value: str) -> bool:

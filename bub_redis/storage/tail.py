@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 from bub_redis.storage.client import BLOCK_S
 from bub_redis.storage.heads import stored_in
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import entry_number
 from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.names import check_tape_name
+from bub_redis.tape.stream_id import StreamId
 
 _PAGE_ENTRIES = 200
 
@@ -31,7 +31,7 @@ async def tail_tape(store: RedisTapeStore, tape: str, after: str) -> AsyncIterat
                 if (stored := stored_in(fields)) is None:
                     continue
                 try:
-                    entry = TapeEntry.decode(entry_number(after), stored)
+                    entry = TapeEntry.decode(StreamId.of(after).number, stored)
                 except (ValueError, RecursionError):
                     continue
                 yield after, entry

@@ -215,14 +215,15 @@ class TapeEntry:
         return value
 
     @classmethod
-    def decode(cls, number: int, stored: StoredEntry) -> "TapeEntry":
-        """The entry that `encode` wrote. Raises ValueError for fields that no encode could have written."""
+    def decode(cls, number: int, stored: Sequence[bytes]) -> "TapeEntry":
+        """The entry of the four fields that `encode` wrote. Raises ValueError for what no encode could have written."""
         kind, payload, meta, date = stored
         entry = object.__new__(cls)
         # Past the frozen fields' own way, which takes longer than the decoding of a small entry.
         fields = entry.__dict__
         fields["id"] = number
         fields["kind"] = kind.decode()
-        fields["payload"], fields["meta"] = _decode_object(payload), _decode_object(meta)
+        fields["payload"] = _decode_object(payload)
+        fields["meta"] = _decode_object(meta)
         fields["date"] = date.decode()
         return entry

@@ -16,6 +16,7 @@ from bub_redis.tape.receipt import Chain, Receipt
 from bub_redis.tape.session import LocalSession
 from bub_redis.tape.sidecar import reset_events
 from bub_redis.tape.store import Commit, Delta, Grant, Head, reopened
+from bub_redis.tape.stream_id import StreamId
 
 
 @dataclass
@@ -114,13 +115,13 @@ class InMemoryTapeStore:
         """The digest chain over what no receipt covers up to `head`. Raises Conflict after a reset."""
         record = self._same_generation(tape, head)
         numbers = [*range(1, head.last + 1)]
-        if head.receipt and int(head.receipt.partition("-")[0]) >= record.reset_ms:
+        if head.receipt and StreamId.of(head.receipt).ms >= record.reset_ms:
             receipt = self._receipt(record, head.receipt)
             numbers = [*receipt.unseen, *range(receipt.last, head.last + 1)]
         return Chain(head.digest).add(record.entries[number - 1] for number in numbers)
 
     def _receipt(self, record: _Record, stream_id: str) -> Receipt:
-        number = int(stream_id.partition("-")[2])
+        number = StreamId.of(stream_id).number
         return Receipt.from_entry(TapeEntry.decode(number, record.entries[number - 1]), stream_id)
 
     async def bootstrap(self, tape: str, entries: Sequence[TapeEntry]) -> bool:

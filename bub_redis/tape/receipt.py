@@ -15,9 +15,12 @@ from typing import Any, Literal
 
 from bub_redis.tape.entry import StoredEntry, TapeEntry
 from bub_redis.tape.records import decode_record
+from bub_redis.tape.stream_id import StreamId
 
 RECEIPT_EVENT = "turn.receipt"
 RESET_EVENT = "tape.reset"
+LOST_TAIL_EVENT = "tape.tail_lost"
+"""Recorded by the first turn after a tape lost its end: its server went back to an older copy."""
 
 Status = Literal["completed", "failed", "cancelled"]
 
@@ -82,12 +85,17 @@ class Receipt:
     @property
     def last(self) -> int:
         """The number of the receipt's own entry: the last of the block."""
-        return int(self.id.partition("-")[2])
+        return StreamId.of(self.id).number
 
     @property
     def first(self) -> int:
         """The number of the first entry of the block: a block has no gap."""
         return self.last - self.entries
+
+    @property
+    def first_id(self) -> str:
+        """The stream id of the first entry: all of a block have one ms."""
+        return f"{StreamId.of(self.id).ms}-{self.first}"
 
     @property
     def answer_entry(self) -> int | None:
@@ -180,6 +188,8 @@ class Verification:
     """The digest with which the chain begins: the last one of the generation before, empty in the first."""
     digest: str
     """The digest of the last receipt: compare it with the one that was kept elsewhere. Empty without a receipt."""
+    lost_tails: tuple[int, ...]
+    """Numbers of the events that tell where the tape once lost its end. What is there is proved all the same."""
 
     @property
     def intact(self) -> bool:
@@ -218,6 +228,7 @@ class _Audit:
         self.entries = self.receipts = 0
         self.broken: list[int] = []
         self.misplaced: list[int] = []
+        self.lost_tails: list[int] = []
         self.begins_with = self.digest = ""
         self.uncovered: dict[int, StoredEntry] = {}
         self._last = 0
@@ -232,6 +243,7 @@ class _Audit:
             uncovered=len(self.uncovered),
             begins_with=self.begins_with,
             digest=self.digest,
+            lost_tails=tuple(self.lost_tails),
         )
 
     def add(self, entry: TapeEntry) -> None:
@@ -239,6 +251,8 @@ class _Audit:
         if entry.id != self._last + 1:
             self.misplaced.append(entry.id)
         self._last = entry.id
+        if entry.kind == "event" and entry.payload.get("name") == LOST_TAIL_EVENT:
+            self.lost_tails.append(entry.id)
         receipt = receipt_in(entry)
         if receipt is not None:
             self._check(entry.id, receipt)

@@ -7,9 +7,10 @@ from typing import Any
 import structlog
 
 from bub_redis.storage.journal import Journal, LostEnd, Record
-from bub_redis.storage.reader import stream_order
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
+from bub_redis.tape.receipt import LOST_TAIL_EVENT
+from bub_redis.tape.stream_id import StreamId
 
 log = structlog.get_logger(__name__)
 
@@ -84,10 +85,10 @@ class TurnFork(Fork):
         What is there is whole, and goes on from there; the event says that it is not all that there was.
         """
         known = self.last_receipt
-        if receipt_id and stream_order(known) < stream_order(receipt_id):
+        if receipt_id and StreamId.of(known) < StreamId.of(receipt_id):
             log.error("tape.tail_lost", last=known, shown=receipt_id)
             data = {"receipt": receipt_id, "digest": digest, "found": known}
-            await self.append(self.grant.tape, TapeEntry.event("tape.tail_lost", data, context=False))
+            await self.append(self.grant.tape, TapeEntry.event(LOST_TAIL_EVENT, data, context=False))
 
     async def _write(self, journal: Journal, logged: Sequence[Record]) -> None:
         try:

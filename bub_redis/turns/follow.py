@@ -1,13 +1,13 @@
 """Following one turn: its frame stream while there is one, then the turn itself, then the tape."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 
 from bub_redis.errors import Conflict, InvalidInput, NotFound
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import stream_order
 from bub_redis.storage.store import RedisTapeStore
+from bub_redis.tape.stream_id import StreamId
 from bub_redis.turns.attempt import Standing
 from bub_redis.turns.frames import Frame, placed
 from bub_redis.turns.hub import FrameHub
@@ -34,7 +34,7 @@ class Follower:
         self._place: int | None = None
         self._told = False
 
-    async def frames(self, after: str | None) -> AsyncIterator[Frame]:
+    async def frames(self, after: str | None) -> AsyncGenerator[Frame, None]:
         """Frames behind `after`, or all there are, up to `finished`.
 
         Raises NotFound, InvalidInput, Outage; Conflict if the tape lost the turn.
@@ -93,7 +93,7 @@ class Follower:
         """The end of a turn that the queue side knows as ended, or does not know any more, from the tape."""
         with self._store.server.outages():
             newest = await self._store.server.reply("XREVRANGE", self._key, "+", "-", "COUNT", 1)
-        if newest and stream_order(newest[0][0].decode()) > stream_order(self._seen.id):
+        if newest and StreamId.of(newest[0][0]) > StreamId.of(self._seen.id):
             return []
         committed = await self._store.committed(self._turn.tape, self._turn.id)
         receipt = None if committed is None else await read_receipt(self._store, self._turn, committed)

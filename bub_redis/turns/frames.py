@@ -19,6 +19,7 @@ from bub_redis.storage.script import Script
 from bub_redis.tape.entry import encode_json
 from bub_redis.tape.receipt import Receipt
 from bub_redis.tape.store import Grant
+from bub_redis.tape.stream_id import StreamId
 
 _FRAMES = Script(__package__.replace("turns", "storage"), "frames")
 
@@ -58,7 +59,7 @@ class Frame:
 
 def placed(receipt_id: str, entries: int, answer: int | None) -> dict[str, Any]:
     """Which entries a finished turn put on the tape: the receipt's stream id, and numbers of first, last and answer."""
-    last = int(receipt_id.partition("-")[2])
+    last = StreamId.of(receipt_id).number
     first = last - entries
     return {
         "receipt": receipt_id,

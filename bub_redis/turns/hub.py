@@ -12,7 +12,7 @@ from bub_redis.errors import BubError
 from bub_redis.storage.client import RedisServer, raised
 from bub_redis.storage.cluster import NO_ANSWER, leads_nowhere
 from bub_redis.storage.connection import PatientConnection
-from bub_redis.storage.reader import stream_order
+from bub_redis.tape.stream_id import StreamId
 from bub_redis.tasks import ended
 
 _BLOCK_MS = 1000
@@ -75,8 +75,8 @@ class Subscription:
         self._news.set()
 
     def _take(self) -> list[RawFrame]:
-        last = stream_order(self.last)
-        found = [frame for frame in self._waiting if stream_order(frame[0].decode()) > last]
+        last = StreamId.of(self.last)
+        found = [frame for frame in self._waiting if StreamId.of(frame[0]) > last]
         self._waiting.clear()
         return found
 
@@ -140,7 +140,7 @@ class _Reader:
         """Hand the subscription the frames of its stream from now on."""
         # The earliest place of all that follow: one that somebody made up must not hide frames from the others.
         known = self._lasts.get(subscription.key, subscription.last)
-        self._lasts[subscription.key] = min(known, subscription.last, key=stream_order)
+        self._lasts[subscription.key] = min(known, subscription.last, key=StreamId.of)
         self._subscriptions.add(subscription)
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_on())

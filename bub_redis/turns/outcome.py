@@ -10,6 +10,7 @@ from bub_redis.storage.store import RedisTapeStore
 from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.receipt import Receipt, Status
 from bub_redis.tape.store import Commit
+from bub_redis.tape.stream_id import StreamId
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Turn, TurnResult
 
@@ -29,7 +30,7 @@ async def read_result(store: RedisTapeStore, turn: Turn, committed: Committed) -
         return TurnResult(turn.id, cast(Status, committed.status), None, None, None, None)
     text = None
     if receipt.answer_entry is not None:
-        committed_ms = int(receipt.id.partition("-")[0])
+        committed_ms = StreamId.of(receipt.id).ms
         entry = await store.entry(turn.tape, receipt.answer_entry, committed_ms)
         text = entry.text if entry else None
     return TurnResult(turn.id, receipt.status, text, receipt.error, receipt.usage, receipt)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bub_redis.tape import InMemoryTapeStore, Receipt, Tape, TapeEntry
-from bub_redis.tape.receipt import Chain, Verification, verify_export
+from bub_redis.tape.receipt import LOST_TAIL_EVENT, Chain, Verification, verify_export
 from tests.entries import say
 
 
@@ -139,11 +139,18 @@ async def test_a_chain_goes_on_from_one_generation_to_the_next(tmp_path: Path) -
     assert archive is not None
     before = verify_export(archive.read_bytes().splitlines(keepends=True))
     assert before.intact
-    assert verify_export(await exported(tape)) == Verification(3, 0, (), (), 0, 3, last.digest, last.digest)
+    assert verify_export(await exported(tape)) == Verification(3, 0, (), (), 0, 3, last.digest, last.digest, ())
     await merged(tape, say("c"))
     after = verify_export(await exported(tape))
     assert after.intact
     assert before.digest == after.begins_with == last.digest != after.digest
+
+
+async def test_where_a_tape_lost_its_end_is_told_and_proved() -> None:
+    tape, _ = await a_tape_with_receipts()
+    await merged(tape, TapeEntry.event(LOST_TAIL_EVENT, {"receipt": "9-9", "digest": "", "found": "9-8"}))
+    found = verify_export(await exported(tape))
+    assert (found.intact, found.lost_tails) == (True, (9,))
 
 
 async def test_halves_that_stand_together_do_not_break_a_receipt() -> None:

@@ -10,6 +10,7 @@ from bub_redis.agent import Agent
 from bub_redis.settings import Settings, load_settings
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape import Tape
+from bub_redis.tape.receipt import verify_entries
 from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import Turn, TurnClient
 from tests.redis.agents import agent
@@ -105,8 +106,10 @@ async def test_a_tape_that_lost_its_tail_says_so_and_goes_on(client: TurnClient,
         await commands.restore(key, 0, value, replace=True)
     await run(client, settings, agent, await client.enqueue("s", "after", turn_id="m3"))
     assert await committed_turns(client.store, "s", {"m1": "hello", "m3": "after"}) == ["m1", "m3"]
-    events = await Tape("s", client.store).query().kinds("event").all()
-    (told,) = [entry.payload["data"] for entry in events if entry.payload["name"] == "tape.tail_lost"]
+    entries = await Tape("s", client.store).query().all()
+    found = await verify_entries(client.store.oldest_first("s"))
+    (told,) = [entry.payload["data"] for entry in entries if entry.id in found.lost_tails]
+    assert found.intact
     assert told["found"] < told["receipt"]
 
 

@@ -11,13 +11,13 @@ import pytest
 from bub_redis.errors import InvalidInput, SessionBusy, TapeBlocked
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import stream_order
 from bub_redis.storage.script import Script
 from bub_redis.storage.survey import Repair
 from bub_redis.tape import SpillStore, Tape, TapeEntry
 from bub_redis.tape.entry import StoredEntry
 from bub_redis.tape.receipt import verify_entries
 from bub_redis.tape.sidecar import sidecar_tape_name
+from bub_redis.tape.stream_id import StreamId
 from bub_redis.testing import EmbeddedServer
 from tests.entries import say, texts
 from tests.redis.proxy import proxied
@@ -380,7 +380,7 @@ async def test_a_merge_that_stopped_behind_its_entries_is_brought_to_its_end(
     """Its turn is not open any more."""
     commands = hashes(redis_store)
     marks = await commands.hgetall(keys.turns)
-    last = max(marks, key=lambda turn: stream_order(marks[turn].split()[0].decode()))
+    last = max(marks, key=lambda turn: StreamId.of(marks[turn].split()[0]))
     await commands.hdel(keys.turns, last)
     await commands.hset(keys.state, mapping={"open": last, "opener": 3})
     await repaired(redis_store)

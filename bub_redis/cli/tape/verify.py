@@ -9,8 +9,8 @@ from bub_redis.cli.output import Terminal, print_json
 from bub_redis.errors import Conflict, InvalidInput, NotFound, TapeBlocked
 from bub_redis.storage.health import uncounted_entries
 from bub_redis.storage.keys import TapeKeys
-from bub_redis.storage.reader import stream_order
 from bub_redis.tape.receipt import Verification, verify_entries, verify_export
+from bub_redis.tape.stream_id import StreamId
 from bub_redis.turns.overview import QueueOverview
 
 
@@ -72,7 +72,7 @@ async def _of_session(session: str) -> _Verdict:
                 f"a key of tape {tape.name!r} is of another type; see `bub-redis tape repair {session}`"
             ) from None
         unreadable = max(client.store.damage.count(tape.name), abs(uncounted))
-    lost = shown[0] if shown and stream_order(shown[0]) > stream_order(on_tape) else ""
+    lost = shown[0] if shown and StreamId.of(shown[0]) > StreamId.of(on_tape) else ""
     return _Verdict(found, unreadable, tuple(dict.fromkeys(unfit)), lost)
 
 
@@ -93,6 +93,10 @@ def _show(verdict: _Verdict) -> None:
         problems.append(f"the end is lost: receipt {verdict.lost_receipt} was given and is not there any more")
     for problem in problems:
         terminal.print(problem, style="red")
+    for number in found.lost_tails:
+        terminal.print(
+            f"entry {number} tells that the tape had lost its end before: what is left is proved", style="yellow"
+        )
     terminal.facts(
         [
             ("verdict", "intact" if verdict.holds else "NOT intact"),
