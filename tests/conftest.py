@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +22,15 @@ def nobodys_settings() -> Iterator[None]:
                 del os.environ[name]
         os.environ["BUB_HOME"] = "/nonexistent/home"
         yield
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    """What is in cycles stays while the test runs."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

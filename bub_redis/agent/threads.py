@@ -20,15 +20,23 @@ async def in_own_thread(work: Callable[[], T], name: str) -> T:
     outcome: Future[T] = Future()
     # Running, so that a cancel of the caller leaves the thread something to put its outcome into.
     outcome.set_running_or_notify_cancel()
+    inside = contextvars.copy_context()
+    threading.Thread(target=inside.run, args=(_settle, outcome, work), name=name, daemon=True).start()
+    try:
+        return await asyncio.wrap_future(outcome)
+    finally:
+        # An error's traceback leads here, and from here to the error: a cycle would keep all of the turn.
+        del outcome
 
-    def settle() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:
-            outcome.set_exception(_carried(error))
 
-    threading.Thread(target=contextvars.copy_context().run, args=(settle,), name=name, daemon=True).start()
-    return await asyncio.wrap_future(outcome)
+def _settle(outcome: Future[T], work: Callable[[], T]) -> None:
+    try:
+        outcome.set_result(work())
+    except BaseException as error:
+        outcome.set_exception(_carried(error))
+    finally:
+        # For the same reason.
+        del outcome
 
 
 def _carried(error: BaseException) -> BaseException:

@@ -31,7 +31,9 @@ class JoinedTape:
         """The parent's answer. It cannot change while the fork sees the parent as of one moment, so it is read once."""
         overlay = self._overlay
         if overlay.remembered is None or overlay.remembered[:2] != (query, overlay.head):
-            overlay.remembered = query, overlay.head, await self._store.fetch_until(query, overlay.head)
+            # A question to the fork would keep it: a cycle, which holds all that was read until it is looked for.
+            asked = replace(query, store=self._store)
+            overlay.remembered = asked, overlay.head, await self._store.fetch_until(asked, overlay.head)
         return overlay.remembered[2]
 
     async def newest_first(self, query: TapeQuery) -> AsyncIterator[TapeEntry]:

@@ -79,12 +79,16 @@ class Journaling:
         self._fork = fork
         self._state = state
         self._noted_state = _encoded(state)
-        self.events = EventBus()
-        self.events.on(RunStarted, self._on_start)
-        self.events.on(LLMCallStarted, self._on_ask)
-        self.events.on(LLMCallFinished, self._on_response)
-        self.events.on(ToolCallStarted, self._on_call)
-        self.events.on(ToolCallFinished, self._on_result)
+
+    def bus(self) -> EventBus:
+        """What tells them the run's events. They do not hold it: a cycle would keep the turn's fork beyond its end."""
+        bus = EventBus()
+        bus.on(RunStarted, self._on_start)
+        bus.on(LLMCallStarted, self._on_ask)
+        bus.on(LLMCallFinished, self._on_response)
+        bus.on(ToolCallStarted, self._on_call)
+        bus.on(ToolCallFinished, self._on_result)
+        return bus
 
     def _on_start(self, event: RunStarted) -> None:
         if event.resumed:

@@ -202,7 +202,7 @@ class TurnRunner:
             # The same for every attempt, so that a tool's idempotency keys are too.
             run_id=request.turn.id,
             inbox=inbox,
-            events=Journaling(fork, tape.context.state).events,
+            events=Journaling(fork, tape.context.state).bus(),
             resume=resume,
         )
         async with aclosing(stream):

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -481,6 +482,23 @@ def test_nobody_waits_for_a_sync_tool_that_hangs(caplog: pytest.LogCaptureFixtur
     thread.join(5)
     assert not thread.is_alive()
     assert caplog.records == []
+
+
+async def test_what_a_sync_tool_raises_is_not_kept(collector_off: None) -> None:
+    """Its traceback leads to all that the run holds."""
+    raised: list[weakref.ref[Exception]] = []
+
+    class Unkept(Exception):
+        def __init__(self) -> None:
+            raised.append(weakref.ref(self))
+
+    @tool
+    def fails() -> str:
+        """Fail."""
+        raise Unkept
+
+    await result_of(fails)
+    assert [kept() for kept in raised] == [None]
 
 
 async def test_a_sync_function_may_return_an_awaitable() -> None:

@@ -1,6 +1,7 @@
 """Turns as a web backend sees them: enqueue, follow, result."""
 
 import asyncio
+import gc
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape import Tape
 from bub_redis.testing import EmbeddedServer, ScriptedModel, call, fail, say, wait_until
 from bub_redis.turns import Frame, Turn, TurnClient
+from bub_redis.turns.durable import TurnFork
 from tests.redis.agents import agent
 from tests.redis.audit import committed_turns
 from tests.redis.frames import shown
@@ -35,6 +37,20 @@ async def test_a_turn_is_answered_and_on_the_tape(client: TurnClient, settings: 
         result = await client.result(turn, timeout=SOON)
     assert (result.status, result.text) == ("completed", "echo: hello")
     assert await committed_turns(client.store, "s", {"m1": "hello"}) == ["m1"]
+
+
+async def test_a_turn_that_has_ended_leaves_nothing_to_the_garbage_collector(
+    client: TurnClient, settings: Settings, collector_off: None
+) -> None:
+    """A cycle would keep the turn's fork, and with it the context that was read, until the collector comes to it."""
+
+    def forks() -> list[object]:
+        return [known for known in gc.get_objects() if isinstance(known, TurnFork)]
+
+    async with working(settings, agent):
+        for prompt in ("hello", "both 7"):
+            await client.result(await client.enqueue("s", prompt), timeout=SOON)
+        await wait_until(lambda: not forks(), "no fork is left")
 
 
 async def test_the_same_id_again_is_the_same_turn(client: TurnClient, settings: Settings) -> None:
