@@ -49,9 +49,13 @@ def _turns(committed: list[str], sent: Sent) -> list[str]:
 
 
 def _messages(entries: list[TapeEntry], committed: list[str], sent: Sent) -> list[str]:
-    """Every steering message is there once: in the turn it was sent into, or as a turn of its own."""
+    """Every steering message is there once, in its turn or as a turn of its own, if it was not cancelled unused."""
     said = Counter(entry.text for entry in entries if entry.kind == "message" and entry.payload.get("role") == "user")
-    return [f"message {steer} is there {said[text]} times" for steer, text in sent.steers.items() if said[text] != 1]
+    return [
+        f"message {steer} is there {said[text]} times"
+        for steer, text in sent.steers.items()
+        if said[text] != (steer not in sent.unused)
+    ]
 
 
 async def _keys(client: TurnClient, settings: Settings) -> list[str]:

@@ -31,6 +31,8 @@ class Sent:
     cancelled: set[str] = field(default_factory=set)
     """Turns of which the server said that they never started."""
     steers: dict[str, str] = field(default_factory=dict)
+    unused: set[str] = field(default_factory=set)
+    """Steering messages whose result says that they were cancelled and never used."""
 
 
 def prompt(randomly: random.Random) -> str:

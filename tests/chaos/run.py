@@ -36,7 +36,7 @@ class Senders:
         self._client = client
         self._random = random.Random(f"senders {plan.seed}")
         self.sent: dict[str, Sent] = {f"session {n}": Sent() for n in range(plan.sessions)}
-        self.extras = {"duplicates": 0, "cancels": 0, "steers": 0}
+        self.extras = {"duplicates": 0, "cancels": 0, "steers": 0, "steers taken back": 0}
 
     async def run(self) -> None:
         """Send everything; each session by a task of its own."""
@@ -65,20 +65,25 @@ class Senders:
             steer_id, steer = f"steer-{turn.id}", f"hello steer {turn.id}"
             await insist(lambda: self._client.steer(turn, steer, steer_id=steer_id))
             sent.steers[steer_id] = steer
+            if self._random.random() < 0.5:
+                self.extras["steers taken back"] += 1
+                await insist(lambda: self._client.cancel(self._client.turn(turn.session, steer_id)))
 
     async def all_ended(self, timeout_s: float) -> list[str]:
         """Wait for the end of everything that was sent; what has not ended in time."""
         turns = [
-            self._client.turn(session, turn_id)
+            (self._client.turn(session, turn_id), sent)
             for session, sent in self.sent.items()
             for turn_id in [*sent.prompts, *sent.steers]
         ]
         deadline = time.monotonic() + timeout_s
         late: list[str] = []
-        for turn in turns:
+        for turn, sent in turns:
             left_s = max(deadline - time.monotonic(), 0.05)
             try:
-                await insist(lambda: self._client.result(turn, timeout=timedelta(seconds=left_s)))  # noqa: B023
+                result = await insist(lambda: self._client.result(turn, timeout=timedelta(seconds=left_s)))  # noqa: B023
+                if turn.id in sent.steers and result.status == "cancelled" and result.receipt is None:
+                    sent.unused.add(turn.id)
             except TimeoutError:
                 late.append(turn.full_id)
             except NotFound:
