@@ -56,7 +56,8 @@ def used_steers(entries: Iterable[TapeEntry]) -> set[str]:
 async def read_steers(store: RedisTapeStore, queue: TurnQueue, turn: Turn, committed: Committed) -> set[str]:
     """The ids of the steering messages that a committed turn used, from its block. Raises Outage.
 
-    Where they do not stand there, since the tape was reset, they are the first that were sent.
+    Where they do not stand there, since the tape was reset, they are the first that were sent: if one of those was
+    cancelled unused, a later one is answered once more, and none is lost.
     """
     if not committed.steers:
         return set()
