@@ -21,6 +21,7 @@ from bub_redis.tasks import ended, run_for_good
 from bub_redis.turns.attempt import Attempt
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.runner import TurnRunner
+from bub_redis.turns.workers import Workers
 from worker.keeper import LeaseKeeper
 from worker.reconcile import Reconciler
 
@@ -117,4 +118,4 @@ async def _heed(queue: TurnQueue, keeper: LeaseKeeper, worker: str) -> None:
 async def _say_goodbye(queue: TurnQueue, worker: str) -> None:
     # Whatever it is, the worker stops, and its heartbeat expires.
     with suppress(BubError):
-        await queue.say_goodbye(worker)
+        await Workers(queue).say_goodbye(worker)

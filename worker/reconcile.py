@@ -9,7 +9,9 @@ import structlog
 
 from bub_redis.errors import BubError
 from bub_redis.settings import Settings
+from bub_redis.turns.overview import QueueOverview
 from bub_redis.turns.queue import TurnQueue
+from bub_redis.turns.workers import WorkerLoad, Workers
 
 log = structlog.get_logger(__name__)
 
@@ -17,11 +19,11 @@ log = structlog.get_logger(__name__)
 class Reconciler:
     """Runs beside a worker's turns. Any number of them may run at once: each act is one script."""
 
-    def __init__(self, queue: TurnQueue, settings: Settings, worker: str, load: Callable[[], int]) -> None:
+    def __init__(self, queue: TurnQueue, settings: Settings, worker: str, running: Callable[[], int]) -> None:
         self._queue = queue
         self._settings = settings
         self._worker = worker
-        self._load = load
+        self._running = running
 
     async def run(self) -> None:
         """Reconcile and show a heartbeat, until cancelled; outages are outlived, and said once."""
@@ -40,13 +42,8 @@ class Reconciler:
 
     async def _once(self) -> None:
         if acts := await self._queue.reconcile():
-            names = await self._queue.named([full_id for _, full_id in acts])
+            names = await QueueOverview(self._queue).named([full_id for _, full_id in acts])
             for (what, _), named in zip(acts, names, strict=True):
                 log.info("turn.reconciled", what=what, **named, worker=self._worker)
-        fields: dict[str, str | int] = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "running": self._load(),
-            "max_jobs": self._settings.max_jobs,
-        }
-        await self._queue.heartbeat(self._worker, fields, ttl_s=max(10 * self._settings.reconcile_s, 10.0))
+        load = WorkerLoad(self._worker, socket.gethostname(), os.getpid(), self._running(), self._settings.max_jobs)
+        await Workers(self._queue).heartbeat(load, ttl_s=max(10 * self._settings.reconcile_s, 10.0))

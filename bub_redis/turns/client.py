@@ -20,6 +20,7 @@ from bub_redis.turns.follow import Follower
 from bub_redis.turns.frames import Frame
 from bub_redis.turns.hub import FrameHub
 from bub_redis.turns.outcome import read_result
+from bub_redis.turns.overview import QueueOverview
 from bub_redis.turns.queue import TurnQueue
 from bub_redis.turns.record import Request, Turn, TurnResult, new_turn_id, retry_id
 
@@ -152,7 +153,7 @@ class TurnClient:
 
     async def dead(self, *, most: int = 100) -> list[DeadTurn]:
         """Turns that took their worker down too often and were ended for it, newest first; kept for seven days."""
-        return await self.queue.dead(most)
+        return await QueueOverview(self.queue).dead(most)
 
     async def retry(self, dead: DeadTurn) -> Turn:
         """Send what a dead turn was asked once more, as a new turn `<turn>~2` whose metadata names the old one.

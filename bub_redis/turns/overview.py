@@ -1,14 +1,16 @@
-"""The queue side as a person looks at it: turns that have not ended, why they wait, and the workers. Reads only."""
+"""The queue side as a person looks at it: turns that have not ended, why they wait, and those that died. Reads only."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from bub_redis.errors import ErrorKind
 from bub_redis.storage.keys import QueueKeys
 from bub_redis.tape.names import encode_name
-from bub_redis.turns.queue import TurnQueue
-from bub_redis.turns.record import Turn
+from bub_redis.turns.attempt import DeadTurn
+from bub_redis.turns.queue import DEAD_TTL_MS, TurnQueue
+from bub_redis.turns.record import Request, Turn
 
 _FIELDS = "session tape id status attempt crashes worker started_ms reason kind cancel body prompt overdue".split()
 _READ_AT_ONCE = 200
@@ -50,17 +52,6 @@ class OpenTurn:
 
 
 @dataclass(frozen=True)
-class WorkerLoad:
-    """A worker that lives."""
-
-    id: str
-    host: str
-    pid: int
-    running: int
-    max_jobs: int
-
-
-@dataclass(frozen=True)
 class QueueCounts:
     """The queue side in numbers."""
 
@@ -81,14 +72,13 @@ class QueueOverview:
     """Reads what a queue's scripts keep. Every method may raise Outage; nothing is ever changed."""
 
     def __init__(self, queue: TurnQueue) -> None:
-        self._queue = queue
         self._server = queue.server
         self._keys = QueueKeys(queue.namespace)
 
     async def counts(self) -> QueueCounts:
         """How many turns there are of each kind."""
         of = self._keys
-        dead_since_ms = await self._queue.dead_since_ms()
+        dead_since_ms = await self._dead_since_ms()
         with self._server.outages():
             async with self._server.commands.pipeline(transaction=True) as pipe:
                 pipe.get(of.open_turns)
@@ -97,6 +87,38 @@ class QueueOverview:
                 pipe.zcount(of.dead, dead_since_ms, "+inf")
                 total, running, waiting, dead = await pipe.execute()
         return QueueCounts(max(0, int(total or 0)), running, waiting, dead)
+
+    async def _dead_since_ms(self) -> int:
+        """From when on dead turns are kept, by the server's clock, which also says when they died."""
+        with self._server.outages():
+            seconds, microseconds = await self._server.commands.time()
+        return int(seconds) * 1000 + int(microseconds) // 1000 - DEAD_TTL_MS
+
+    async def dead(self, most: int) -> list[DeadTurn]:
+        """Turns that ended as poison and are still kept, newest first."""
+        since_ms = await self._dead_since_ms()
+        with self._server.outages():
+            found = await self._server.commands.zrevrangebyscore(
+                self._keys.dead, "+inf", since_ms, start=0, num=most, withscores=True
+            )
+            async with self._server.commands.pipeline(transaction=False) as pipe:
+                for full_id, _ in found:
+                    pipe.hmget(self._keys.turn(full_id.decode()), list(Request.FIELDS))
+                contents = await pipe.execute()
+        return [
+            DeadTurn(Request.decode(dict(zip(Request.FIELDS, values, strict=True))), int(died_ms))
+            for (_, died_ms), values in zip(found, contents, strict=True)
+            if None not in values
+        ]
+
+    async def named(self, full_ids: Sequence[str]) -> list[dict[str, str | int]]:
+        """What turns are called in logs: session, turn and attempt; what the full id says where the hash is gone."""
+        with self._server.outages():
+            async with self._server.commands.pipeline(transaction=False) as pipe:
+                for full_id in full_ids:
+                    pipe.hmget(self._keys.turn(full_id), ["session", "id", "attempt"])
+                found = await pipe.execute()
+        return [_named(full_id, values) for full_id, values in zip(full_ids, found, strict=True)]
 
     async def turns_of(self, tape: str) -> list[OpenTurn]:
         """The turns of one session that have not ended, in the order in which they run."""
@@ -154,21 +176,6 @@ class QueueOverview:
             )
         return None if None in receipt else (receipt[0].decode(), receipt[1].decode())
 
-    async def workers(self) -> list[WorkerLoad]:
-        """The workers that live, by id."""
-        with self._server.outages():
-            ids = [worker.decode() for worker in await self._server.commands.zrange(self._keys.workers, 0, -1)]
-            async with self._server.commands.pipeline(transaction=False) as pipe:
-                for worker in ids:
-                    pipe.hmget(self._keys.worker(worker), ["host", "pid", "running", "max_jobs"])
-                loads = await pipe.execute()
-        return [
-            WorkerLoad(worker, host.decode(), int(pid), int(running), int(most))
-            for worker, (host, pid, running, most) in sorted(zip(ids, loads, strict=True))
-            # The heartbeat of a worker that died is gone before its place in the list is.
-            if most is not None
-        ]
-
 
 def _open_turn(place: int, fields: Mapping[str, bytes | None], due_ms: float | None) -> OpenTurn:
     def text(name: str) -> str:
@@ -190,3 +197,11 @@ def _open_turn(place: int, fields: Mapping[str, bytes | None], due_ms: float | N
         prompt=json.loads(text("prompt")),
         handed_back_kind=text("kind"),
     )
+
+
+def _named(full_id: str, values: Sequence[bytes | None]) -> dict[str, str | int]:
+    session, turn, attempt = ((value or b"").decode(errors="replace") for value in values)
+    if not (session and turn and attempt.isdecimal()):
+        tape, _, turn_id = full_id.partition("/")
+        return {"session": unquote(tape), "turn": unquote(turn_id)}
+    return {"session": session, "turn": turn, "attempt": int(attempt)}

@@ -1,10 +1,8 @@
 """The queue side: turns in order, who looks after them, and the doorbell for workers. Changed by scripts only."""
 
 import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
-from urllib.parse import unquote
 
 from bub_redis.agent.steering import Steer
 from bub_redis.errors import Conflict, NotFound, QueueFull
@@ -15,7 +13,7 @@ from bub_redis.storage.keys import ARQ_JOB_PREFIX, QueueKeys, full_turn_id
 from bub_redis.storage.script import Script
 from bub_redis.tape.names import encode_name
 from bub_redis.tape.receipt import Status
-from bub_redis.turns.attempt import Attempt, Beat, Cancellation, DeadTurn, Standing, Started
+from bub_redis.turns.attempt import Attempt, Beat, Cancellation, Standing, Started
 from bub_redis.turns.record import Request, Turn
 
 _ENQUEUE, _STEER, _CANCEL, _CLAIM, _START, _BEAT, _FINISH, _HAND_BACK, _RECONCILE = (
@@ -25,10 +23,8 @@ _ENQUEUE, _STEER, _CANCEL, _CLAIM, _START, _BEAT, _FINISH, _HAND_BACK, _RECONCIL
 
 _JOB_TTL_MS = 7 * 24 * 3600 * 1000
 _HINT_TTL_MS = 60_000
-_DEAD_TTL_MS = 7 * 24 * 3600 * 1000
+DEAD_TTL_MS = 7 * 24 * 3600 * 1000
 _SUSPECT_PAUSE_MS = 1000
-_WORKERS_LISTED_MS = 24 * 3600 * 1000
-"""How long a worker that died stays in the list; its heartbeat is gone long before."""
 _LONGEST_GRACE_MS = 300_000
 _RECONCILED_AT_ONCE = 50
 
@@ -251,7 +247,7 @@ class TurnQueue:
                 result,
                 self._turn_ttl_ms,
                 self._settings.max_crashes,
-                _DEAD_TTL_MS,
+                DEAD_TTL_MS,
                 *(full_turn_id(turn.tape, steer) for steer in steers),
             ],
         )
@@ -277,15 +273,6 @@ class TurnQueue:
         words = [word.decode(errors="replace") for word in flat]
         return list(zip(words[::2], words[1::2], strict=True))
 
-    async def named(self, full_ids: Sequence[str]) -> list[dict[str, str | int]]:
-        """What turns are called in logs: session, turn and attempt; what the full id says where the hash is gone."""
-        with self.server.outages():
-            async with self.server.commands.pipeline(transaction=False) as pipe:
-                for full_id in full_ids:
-                    pipe.hmget(self._keys.turn(full_id), ["session", "id", "attempt"])
-                found = await pipe.execute()
-        return [_named(full_id, values) for full_id, values in zip(full_ids, found, strict=True)]
-
     async def standing(self, turn: Turn) -> Standing | None:
         """What is known of the turn now; None if nothing is (it ended long ago, or never was)."""
         with self.server.outages():
@@ -296,29 +283,6 @@ class TurnQueue:
         if status is None:
             return None
         return Standing(status.decode(), place, int(attempt), worker and worker.decode(), receipt and receipt.decode())
-
-    async def dead_since_ms(self) -> int:
-        """From when on dead turns are kept, by the server's clock, which also says when they died."""
-        with self.server.outages():
-            seconds, microseconds = await self.server.commands.time()
-        return int(seconds) * 1000 + int(microseconds) // 1000 - _DEAD_TTL_MS
-
-    async def dead(self, most: int) -> list[DeadTurn]:
-        """Turns that ended as poison and are still kept, newest first."""
-        since_ms = await self.dead_since_ms()
-        with self.server.outages():
-            found = await self.server.commands.zrevrangebyscore(
-                self._keys.dead, "+inf", since_ms, start=0, num=most, withscores=True
-            )
-            async with self.server.commands.pipeline(transaction=False) as pipe:
-                for full_id, _ in found:
-                    pipe.hmget(self._keys.turn(full_id.decode()), list(Request.FIELDS))
-                contents = await pipe.execute()
-        return [
-            DeadTurn(Request.decode(dict(zip(Request.FIELDS, values, strict=True))), int(died_ms))
-            for (_, died_ms), values in zip(found, contents, strict=True)
-            if None not in values
-        ]
 
     async def head(self, tape: str) -> Turn | None:
         """The turn of the session that runs or runs next; None for an idle session."""
@@ -341,30 +305,3 @@ class TurnQueue:
                     pipe.delete(self._keys.turn(full_id), self._keys.steers(full_id))
                     pipe.zrem(self._keys.dead, full_id)
                 await pipe.execute()
-
-    async def heartbeat(self, worker: str, fields: Mapping[str, str | int], ttl_s: float) -> None:
-        """Show that a worker lives, and its load."""
-        key, now_ms = self._keys.worker(worker), time.time_ns() // 1_000_000
-        with self.server.outages():
-            async with self.server.commands.pipeline(transaction=True) as pipe:
-                pipe.hset(key, mapping=dict(fields))
-                pipe.pexpire(key, int(ttl_s * 1000))
-                pipe.zadd(self._keys.workers, {worker: now_ms})
-                pipe.zremrangebyscore(self._keys.workers, "-inf", now_ms - _WORKERS_LISTED_MS)
-                await pipe.execute()
-
-    async def say_goodbye(self, worker: str) -> None:
-        """Remove the heartbeat of a worker that stops."""
-        with self.server.outages():
-            async with self.server.commands.pipeline(transaction=True) as pipe:
-                pipe.delete(self._keys.worker(worker))
-                pipe.zrem(self._keys.workers, worker)
-                await pipe.execute()
-
-
-def _named(full_id: str, values: Sequence[bytes | None]) -> dict[str, str | int]:
-    session, turn, attempt = ((value or b"").decode(errors="replace") for value in values)
-    if not (session and turn and attempt.isdecimal()):
-        tape, _, turn_id = full_id.partition("/")
-        return {"session": unquote(tape), "turn": unquote(turn_id)}
-    return {"session": session, "turn": turn, "attempt": int(attempt)}

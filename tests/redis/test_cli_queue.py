@@ -15,6 +15,7 @@ from bub_redis.testing import wait_until
 from bub_redis.turns import TurnClient
 from bub_redis.turns.attempt import Attempt
 from bub_redis.turns.overview import QueueOverview
+from bub_redis.turns.workers import Workers
 from tests.redis.agents import agent
 from tests.redis.commands import bub_redis, complaint, environment, invoke
 from tests.redis.workers import kill, start_worker, working
@@ -128,16 +129,16 @@ async def test_a_blocked_tape_is_shown_first_with_its_remedy(settings: Settings,
 
 
 async def test_workers_are_listed_while_they_live(settings: Settings, client: TurnClient) -> None:
-    overview = QueueOverview(client.queue)
+    workers = Workers(client.queue)
     worker = start_worker(settings, "tests.redis.agents:agent")
     try:
-        await wait_until(overview.workers, "the worker's heartbeat")
-        (load,) = await overview.workers()
+        await wait_until(workers.alive, "the worker's heartbeat")
+        (load,) = await workers.alive()
         assert (load.pid, load.running, load.max_jobs) == (worker.pid, 0, settings.max_jobs)
     finally:
         kill(worker)
     await client.server.commands.delete(QueueKeys(settings.namespace).worker(load.id))
-    assert await overview.workers() == []
+    assert await workers.alive() == []
 
 
 async def test_a_dead_turn_is_listed_and_can_be_sent_again(settings: Settings, client: TurnClient) -> None:

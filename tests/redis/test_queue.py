@@ -330,11 +330,11 @@ async def test_a_dead_turn_counts_as_long_as_it_is_kept(queue: TurnQueue, settin
     for _ in range(settings.max_crashes + 1):
         await crash(queue)
     await queue.finish(dying.turn, receipt_id="1-1", digest="d", status="failed", result=b"{}")
-    assert ((await overview.counts()).dead, [one.request.turn for one in await queue.dead(10)]) == (1, [dying.turn])
-    died_ms = (await queue.dead(10))[0].died_ms
+    assert ((await overview.counts()).dead, [one.request.turn for one in await overview.dead(10)]) == (1, [dying.turn])
+    died_ms = (await overview.dead(10))[0].died_ms
     week_ms = int(timedelta(days=7).total_seconds() * 1000)
     await queue.server.commands.zadd(QueueKeys(settings.namespace).dead, {dying.turn.full_id: died_ms - week_ms})
-    assert ((await overview.counts()).dead, await queue.dead(10)) == (0, [])
+    assert ((await overview.counts()).dead, await overview.dead(10)) == (0, [])
 
 
 async def test_a_turn_that_was_kept_by_half_is_made_whole_by_sending_it_again(queue: TurnQueue) -> None:
@@ -501,7 +501,7 @@ async def test_a_turn_whose_hash_is_foreign_is_named_by_its_id(queue: TurnQueue)
     """The reconciler logs it and goes on."""
     key = QueueKeys(queue.namespace).turn("a%2Fb/t")
     await queue.server.reply("HSET", key, "session", "a/b", "id", "t", "attempt", "many")
-    assert await queue.named(["a%2Fb/t", "c/gone"]) == [
+    assert await QueueOverview(queue).named(["a%2Fb/t", "c/gone"]) == [
         {"session": "a/b", "turn": "t"},
         {"session": "c", "turn": "gone"},
     ]

@@ -14,7 +14,7 @@ from bub_redis.cli.waiting import NO_WORKER
 from bub_redis.cli.worker_process import WorkerProcess, start_worker
 from bub_redis.errors import ConfigError, InvalidInput, Outage
 from bub_redis.settings import Settings, load_settings, variable
-from bub_redis.turns.overview import QueueOverview
+from bub_redis.turns.workers import Workers
 from worker.load import check_model
 
 _ECHO = "bub_redis.cli.chat.echo:agent"
@@ -95,7 +95,7 @@ def open_house(*, model: str | None, agent: str | None) -> Iterator[House]:
 
 async def _workers(settings: Settings) -> int:
     async with connected(settings) as client:
-        return len(await QueueOverview(client.queue).workers())
+        return len(await Workers(client.queue).alive())
 
 
 def _found(settings: Settings, model: str | None, agent: str | None) -> House:

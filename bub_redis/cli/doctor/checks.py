@@ -9,7 +9,8 @@ from bub_redis.settings import Settings, mistyped_variables
 from bub_redis.storage.client import RedisServer
 from bub_redis.storage.health import Health
 from bub_redis.storage.rights import COMMANDS, missing_rights
-from bub_redis.turns.overview import OpenTurn, QueueCounts, WorkerLoad
+from bub_redis.turns.overview import OpenTurn, QueueCounts
+from bub_redis.turns.workers import WorkerLoad
 
 CLOCK_LIMIT_S = 5.0
 """How far clocks may differ before dates on the tapes mislead. Leases do not mind: only the server's clock counts."""

@@ -25,6 +25,7 @@ from bub_redis.storage.health import Health, survey
 from bub_redis.storage.rights import queue_samples, tape_samples
 from bub_redis.turns import TurnClient
 from bub_redis.turns.overview import QueueOverview
+from bub_redis.turns.workers import Workers
 
 _MARKS = {"ok": ("ok     ", "green"), "warning": ("warning", "yellow"), "problem": ("PROBLEM", "bold red")}
 
@@ -77,13 +78,13 @@ async def _findings() -> AsyncIterator[Finding]:
         yield lease_finding(settings, [health for found in healths.values() for health in found])
         for finding in arq_findings(healths["queue"][0]):
             yield finding
-        for finding in await _work(QueueOverview(client.queue)):
+        for finding in await _work(QueueOverview(client.queue), Workers(client.queue)):
             yield finding
 
 
-async def _work(overview: QueueOverview) -> list[Finding]:
+async def _work(overview: QueueOverview, workers: Workers) -> list[Finding]:
     try:
-        return list(work_findings(await overview.counts(), await overview.workers(), await overview.turns()))
+        return list(work_findings(await overview.counts(), await workers.alive(), await overview.turns()))
     except BubError as error:
         return [Finding("workers", "problem", str(error))]
 

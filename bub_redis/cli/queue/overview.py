@@ -5,13 +5,14 @@ from dataclasses import asdict
 from bub_redis.cli.connect import connected
 from bub_redis.cli.output import Terminal, print_json
 from bub_redis.turns.overview import QueueOverview
+from bub_redis.turns.workers import Workers
 
 
 async def show_overview(*, as_json: bool) -> None:
     """Print counts and workers. Raises what `connected` raises."""
     async with connected() as client:
-        overview = QueueOverview(client.queue)
-        counts, workers = await overview.counts(), await overview.workers()
+        counts = await QueueOverview(client.queue).counts()
+        workers = await Workers(client.queue).alive()
     if as_json:
         print_json({**asdict(counts), "behind": counts.behind, "workers": [asdict(worker) for worker in workers]})
         return

@@ -10,6 +10,7 @@ from bub_redis.errors import BubError
 from bub_redis.tasks import ended
 from bub_redis.turns import Turn, TurnClient
 from bub_redis.turns.overview import OpenTurn, QueueOverview
+from bub_redis.turns.workers import Workers
 
 _LOOK_S = 1.0
 """How often the queue is looked at. The first time is as late: only what lasts is worth a line."""
@@ -34,7 +35,7 @@ async def _tell(client: TurnClient, turn: Turn, end_line: Callable[[], None], to
     while True:
         await asyncio.sleep(_LOOK_S)
         turns = await overview.turns_of(turn.tape)
-        reason = standstill(turn, turns, worker_lives=bool(turns and await overview.workers()))
+        reason = standstill(turn, turns, worker_lives=bool(turns and await Workers(client.queue).alive()))
         if reason and reason != told:
             told = reason
             end_line()
