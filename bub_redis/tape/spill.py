@@ -1,8 +1,6 @@
 """Spill: large tool results go to a sidecar in chunks; the main tape gets a preview and a handle.
 
-The layout is Bub's: an anchor `spill/<handle>/chunk/<index>` before each chunk, `spill/<handle>/manifest` before the
-manifest, which comes last and is the commit mark: chunks without one are as if they were not there (case 121). A chunk
-is found by its handle and index and never by what stands beside it, so spills written at once do not mix (case 120).
+`chunks.py` says how they stand there.
 """
 
 import asyncio
@@ -18,7 +16,16 @@ from typing import Any
 import structlog
 
 from bub_redis.errors import BubError, Fenced, InvalidInput, NotFound
-from bub_redis.tape.entry import StoredEntry, TapeEntry, encode_text
+from bub_redis.tape.chunks import (
+    Cutting,
+    SpillManifest,
+    chunk_anchor,
+    chunk_of,
+    handle_of,
+    manifest_anchor,
+    manifest_handle,
+)
+from bub_redis.tape.entry import TapeEntry
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.info import CHARS_PER_TOKEN
 from bub_redis.tape.query import TapeQuery
@@ -28,45 +35,14 @@ from bub_redis.tape.tape import Tape
 
 SPILL_SIDECAR = "spill"
 DEFAULT_THRESHOLD_TOKENS = 4096
-CHUNK_BYTES = 16_384
 PREVIEW_CHARS = 600
 """How much the model reads of what is too large."""
 MAX_READ_CHUNKS = 4
 _READ_CHUNKS = 32
 """How many chunks are read at once, at most."""
-_BATCH_BYTES = 150_000
-"""What is cut and written at once: all of it would deafen the server, and keep the event loop. A socket takes so much
-without waiting."""
 _HANDLE = re.compile(r"[0-9A-Za-z_-]{1,64}")
-_SPILL_ANCHOR = re.compile(r"spill/([0-9A-Za-z_-]{1,64})/")
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class SpillManifest:
-    """What a spilled result consists of."""
-
-    handle: str
-    chunks: int
-    bytes: int
-    """Length of the content in UTF-8."""
-    chars: int
-    lines: int
-    digest: str = ""
-    """SHA-256 of the content in UTF-8, hexadecimal; empty in spills of Bub."""
-
-    @classmethod
-    def from_entry(cls, entry: TapeEntry, handle: str) -> "SpillManifest | None":
-        """The manifest that an entry holds; None for anything else."""
-        data = entry.payload.get("data")
-        if entry.payload.get("name") != "spill.manifest" or not isinstance(data, dict) or data.get("handle") != handle:
-            return None
-        match data:
-            case {"chunks": int(chunks), "bytes": int(size_bytes), "chars": int(chars), "lines": int(lines)}:
-                return cls(handle, chunks, size_bytes, chars, lines, str(data.get("digest", "")))
-            case _:
-                return None
 
 
 @dataclass(frozen=True)
@@ -148,7 +124,7 @@ class SpillStore(TapeSidecar):
     async def _write(self, tape: Tape, text: str, handle: str, *, tool: str, run_id: str) -> SpillManifest:
         """Write the chunks ahead, batch after batch, then the manifest that makes them count."""
         spill_tape = tape.sidecar_tape_name(self.name)
-        cutting = _Cutting(text, handle)
+        cutting = Cutting(text, handle)
         batches = cutting.batches()
         batch = next(batches, None)
         while batch is not None:
@@ -158,7 +134,7 @@ class SpillStore(TapeSidecar):
         data = {**vars(manifest), "tool": tool}
         await tape.store.append(
             spill_tape,
-            TapeEntry.anchor(_manifest_anchor(handle)),
+            TapeEntry.anchor(manifest_anchor(handle)),
             TapeEntry.event("spill.manifest", data, spill_handle=handle, run_id=run_id),
         )
         return manifest
@@ -167,7 +143,7 @@ class SpillStore(TapeSidecar):
         """What is stored under a handle; None for one that is unknown or was never completed. Raises Outage."""
         if not _HANDLE.fullmatch(handle):
             return None
-        query = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(_manifest_anchor(handle)).limit(1)
+        query = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(manifest_anchor(handle)).limit(1)
         try:
             found = await query.all()
         except NotFound:
@@ -238,8 +214,8 @@ class SpillStore(TapeSidecar):
         oldest = (datetime.now(UTC) - older_than).isoformat()
         async with tape.fork_tape(wait_s=0.0) as fork:
             entries = await TapeQuery(spill_tape, fork.store).all()
-            whole = {handle for entry in entries if (handle := _manifest_handle(entry)) is not None}
-            kept = [entry for entry in entries if entry.date >= oldest or _handle_of(entry) in {None, *whole}]
+            whole = {handle for entry in entries if (handle := manifest_handle(entry)) is not None}
+            kept = [entry for entry in entries if entry.date >= oldest or handle_of(entry) in {None, *whole}]
             chunks = sum(entry.kind == "tool_result" for entry in entries)
             removed = chunks - sum(entry.kind == "tool_result" for entry in kept)
             if removed:
@@ -250,7 +226,7 @@ class SpillStore(TapeSidecar):
 
     async def _chunks(self, tape: Tape, handle: str, start: int, stop: int) -> list[str]:
         """Chunks from `start` on and before `stop`, as many as are found at once; none if the first is missing."""
-        behind = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(_chunk_anchor(handle, start))
+        behind = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(chunk_anchor(handle, start))
         found: list[str] = []
         try:
             # As a rule the next ones stand right behind, each behind its anchor.
@@ -260,81 +236,22 @@ class SpillStore(TapeSidecar):
         for entry in entries:
             if start + len(found) == stop:
                 break
-            if (chunk := _chunk_of(entry, handle, start + len(found))) is not None:
+            if (chunk := chunk_of(entry, handle, start + len(found))) is not None:
                 found.append(chunk)
         if not found and (chunk := await self._chunk(tape, handle, start)) is not None:
             found.append(chunk)
         return found
 
     async def _chunk(self, tape: Tape, handle: str, index: int) -> str | None:
-        behind = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(_chunk_anchor(handle, index))
+        behind = TapeQuery(tape.sidecar_tape_name(self.name), tape.store).after_anchor(chunk_anchor(handle, index))
         try:
             # Ours stands right behind its anchor; one of Bub's may have others between.
             for entry in await behind.kinds("tool_result").limit(MAX_READ_CHUNKS * 4).all():
-                if (chunk := _chunk_of(entry, handle, index)) is not None:
+                if (chunk := chunk_of(entry, handle, index)) is not None:
                     return chunk
         except NotFound:
             pass
         return None
-
-
-class _Cutting:
-    """A text on its way into chunks, and what the manifest will tell of it."""
-
-    def __init__(self, text: str, handle: str) -> None:
-        self._text = text
-        self._handle = handle
-        self._digest = hashlib.sha256()
-        self._chunks = self._bytes = self._chars = 0
-
-    def batches(self) -> Iterator[list[TapeEntry]]:
-        """The chunks behind their anchors, encoded, as much as is written at once."""
-        batch: list[TapeEntry] = []
-        batch_bytes = 0
-        for chunk, encoded in utf8_chunks(self._text):
-            self._digest.update(encoded)
-            self._bytes += len(encoded)
-            self._chars += len(chunk)
-            stored = _stored_chunk(self._handle, self._chunks, chunk)
-            self._chunks += 1
-            pair_bytes = sum(entry.size_bytes for entry in stored)
-            if batch and batch_bytes + pair_bytes > _BATCH_BYTES:
-                yield batch
-                batch, batch_bytes = [], 0
-            batch += [TapeEntry.encoded(0, entry) for entry in stored]
-            batch_bytes += pair_bytes
-        yield batch
-
-    def manifest(self) -> SpillManifest:
-        """What was cut, once all batches are made."""
-        lines = self._text.count("\n") + 1
-        return SpillManifest(self._handle, self._chunks, self._bytes, self._chars, lines, self._digest.hexdigest())
-
-
-def utf8_chunks(text: str) -> Iterator[tuple[str, bytes]]:
-    """Cut a text into pieces of at most CHUNK_BYTES in UTF-8, between characters (case 118): text and its bytes.
-
-    Halves of a character that stand together become that one, as they would when read back; lone halves stay.
-    """
-    start, errors = 0, "strict"
-    while start < len(text):
-        # No more characters than bytes fit, so the whole text is never encoded at once.
-        chunk = text[start : start + CHUNK_BYTES]
-        try:
-            encoded = chunk.encode(errors=errors)
-        except UnicodeEncodeError:
-            # The first half is here: all before is whole.
-            joined = text[start:].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-            text, start, errors = joined, 0, "surrogatepass"
-            continue
-        if len(encoded) > CHUNK_BYTES:
-            end = CHUNK_BYTES
-            while encoded[end] & 0xC0 == 0x80:
-                end -= 1
-            encoded = encoded[:end]
-            chunk = encoded.decode(errors=errors)
-        yield chunk, encoded
-        start += len(chunk)
 
 
 def preview(text: str, chars: int = PREVIEW_CHARS) -> str:
@@ -348,47 +265,6 @@ def preview(text: str, chars: int = PREVIEW_CHARS) -> str:
 def _rendered(result: Any) -> str:
     """A result as the text in which a model reads it."""
     return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-
-
-def _chunk_anchor(handle: str, index: int) -> str:
-    return f"spill/{handle}/chunk/{index}"
-
-
-def _manifest_anchor(handle: str) -> str:
-    return f"spill/{handle}/manifest"
-
-
-def _handle_of(entry: TapeEntry) -> str | None:
-    """The handle that an entry of a spill belongs to."""
-    if entry.anchor_name is not None and (found := _SPILL_ANCHOR.match(entry.anchor_name)):
-        return found[1]
-    handle = entry.meta.get("spill_handle")
-    return handle if isinstance(handle, str) else None
-
-
-def _manifest_handle(entry: TapeEntry) -> str | None:
-    match entry.payload:
-        case {"name": "spill.manifest", "data": {"handle": str(handle)}} if entry.kind == "event":
-            return handle
-        case _:
-            return None
-
-
-def _stored_chunk(handle: str, index: int, chunk: str) -> list[StoredEntry]:
-    """A chunk behind its anchor: `{"results": [chunk]}`, encoded as the large text that it is."""
-    anchor = TapeEntry.anchor(_chunk_anchor(handle, index))
-    result = TapeEntry(0, "tool_result", {}, {"spill_handle": handle, "spill_chunk": index}, anchor.date).encode()
-    return [anchor.encode(), result._replace(payload=b'{"results":[%b]}' % encode_text(chunk))]
-
-
-def _chunk_of(entry: TapeEntry, handle: str, index: int) -> str | None:
-    if (entry.meta.get("spill_handle"), entry.meta.get("spill_chunk")) != (handle, index):
-        return None
-    match entry.payload.get("results"):
-        case [str(chunk)]:
-            return chunk
-        case _:
-            return None
 
 
 async def _next(batches: Iterator[list[TapeEntry]]) -> list[TapeEntry] | None:

@@ -14,9 +14,10 @@ from bub_redis.errors import InvalidInput
 from bub_redis.storage import RedisTapeStore
 from bub_redis.storage.keys import TapeKeys
 from bub_redis.tape import InMemoryTapeStore, SpillStore, Tape, TapeEntry, TapeQuery
+from bub_redis.tape.chunks import CHUNK_BYTES, utf8_chunks
 from bub_redis.tape.fork import Fork
 from bub_redis.tape.receipt import broken_receipts
-from bub_redis.tape.spill import CHUNK_BYTES, MAX_READ_CHUNKS, PREVIEW_CHARS, utf8_chunks
+from bub_redis.tape.spill import MAX_READ_CHUNKS, PREVIEW_CHARS
 from tests.redis.conftest import AnyStore
 
 THRESHOLD_TOKENS = 50
