@@ -17,7 +17,6 @@ import fcntl
 import struct
 import termios
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from redis._parsers import _AsyncHiredisParser
@@ -117,11 +116,19 @@ class PatientConnection(AbstractConnection):
 
     async def disconnect(self, nowait: bool = False) -> None:
         """Close it. A server that hangs is left: TLS would have it take its leave, and redis-py raise for that."""
-        with suppress(RedisTimeoutError):
+        writer: Any = self._writer
+        try:
             await super().disconnect(nowait)
+        except RedisTimeoutError:
+            # The socket would stay open for half a minute more, or until the loop is gone, which complains.
+            writer.transport.abort()
 
     async def _given_up(self, error: BaseException, doing: str) -> BaseException:
         """Close a connection that was left half-way by an error, and return the error to raise: redis-py's own."""
+        writer: Any = self._writer
+        if writer is not None:
+            # Closing it would go on to send what is left, for as long as that takes.
+            writer.transport.abort()
         await self.disconnect(nowait=True)
         if isinstance(error, TimeoutError):
             return RedisTimeoutError(f"Timeout {doing} socket")

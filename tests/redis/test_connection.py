@@ -8,7 +8,7 @@ import pytest
 
 from bub_redis.errors import Outage
 from bub_redis.storage.client import RedisServer
-from bub_redis.testing import EmbeddedServer
+from bub_redis.testing import EmbeddedServer, wait_until
 from bub_redis.turns import TurnClient
 from tests.redis.slow_line import slow_line
 
@@ -40,6 +40,31 @@ async def test_a_line_that_carries_nothing_more_is_an_outage(
     ):
         with pytest.raises(Outage, match="timed out"), stuck.outages():
             await stuck.commands.execute_command("ECHO", LARGE)
+
+
+async def test_what_is_given_up_half_way_is_not_sent_on(server: EmbeddedServer, namespace: str, tmp_path: Path) -> None:
+    async with (
+        slow_line(server.socket_path, tmp_path / "line.sock") as url,
+        RedisServer(url) as slow,
+        RedisServer(server.url) as direct,
+    ):
+
+        async def most_that_is_read_bytes() -> int:
+            return max(int(client["qbuf"]) for client in await direct.commands.client_list())
+
+        async def half_of_it_is_there() -> bool:
+            return await most_that_is_read_bytes() > len(LARGE) // 4
+
+        async def nothing_is_on_its_way() -> bool:
+            return await most_that_is_read_bytes() < len(LARGE) // 8
+
+        sending = asyncio.create_task(slow.reply("SET", f"{namespace}:large", LARGE))
+        await wait_until(half_of_it_is_there, "a part of the command to arrive")
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        await wait_until(nothing_is_on_its_way, "the connection to be closed")
+        assert not await direct.commands.exists(f"{namespace}:large")
 
 
 async def test_no_cancellation_is_lost_whenever_it_comes(client: TurnClient) -> None:
