@@ -171,22 +171,34 @@ class SessionLock:
         `between_turns` no turn may be open either; for `reads_context` see `grant`. Raises SessionBusy if the session
         stays held longer than `wait_s`, Outage.
         """
-        secret = secrets.token_hex(8)
+        # Enough to be known by: the token is not in the lock.
+        asked = Grant(tape, holder, 0, secrets.token_hex(8))
         # Who finds the session taken asks again and again.
         reads = chain([reads_context], repeat(False))
 
         def take() -> Awaitable[Grant | Committed]:
-            return self.grant(tape, holder, secret=secret, between_turns=between_turns, reads_context=next(reads))
+            granting = self.grant(
+                tape, holder, secret=asked.secret, between_turns=between_turns, reads_context=next(reads)
+            )
+            # Left half-way, it might be granted behind our back, and behind the release.
+            return to_its_end(granting)
 
-        granted = await until_free(take, wait_s)
-        grant = Grant(tape, holder, 0, secret) if isinstance(granted, Committed) else granted
         try:
+            granted = await until_free(take, wait_s)
+        except asyncio.CancelledError:
+            await self._release_at_last(asked)
+            raise
+        try:
+            grant = asked if isinstance(granted, Committed) else granted
             async with kept(partial(self.renew, grant), self.lease_ms / 1000):
                 yield grant
         finally:
-            # What cannot be released now expires by its TTL.
-            with suppress(Outage):
-                await to_its_end(self.release(grant))
+            await self._release_at_last(asked)
+
+    async def _release_at_last(self, grant: Grant) -> None:
+        # What cannot be released now expires by its TTL.
+        with suppress(Outage):
+            await to_its_end(self.release(grant))
 
 
 async def until_free(take: Callable[[], Awaitable[_Taken]], wait_s: float) -> _Taken:

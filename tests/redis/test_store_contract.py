@@ -251,6 +251,23 @@ async def test_a_merge_ends_with_a_receipt(store: AnyStore) -> None:
     )
 
 
+async def test_a_session_is_free_whenever_its_taker_is_cancelled(store: AnyStore) -> None:
+    tape = Tape("t", store)
+
+    async def note() -> None:
+        async with tape.fork_tape(wait_s=0) as fork:
+            await fork.append(say("hello"))
+
+    for steps in range(60):
+        work = asyncio.create_task(note())
+        for _ in range(steps):
+            await asyncio.sleep(0)  # noqa: TID251 - a step of the event loop, not a time
+        work.cancel()
+        await asyncio.wait({work})
+        async with tape.fork_tape(merge_back=False, wait_s=0):
+            pass
+
+
 async def test_a_merge_ends_in_a_scope_that_cancels_each_await(store: AnyStore) -> None:
     """As web frameworks on anyio do where the client has gone."""
     tape = Tape("t", store)
