@@ -21,7 +21,7 @@ from bub_redis.tape.receipt import Receipt
 from bub_redis.tape.store import Grant
 from bub_redis.tape.stream_id import StreamId
 
-_FRAMES = Script(__package__.replace("turns", "storage"), "frames")
+_FRAMES = Script(__package__, "frames")
 
 JOIN_S = 0.04
 """How long text deltas are joined before they are sent as one frame."""

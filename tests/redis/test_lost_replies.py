@@ -16,8 +16,8 @@ from tests.redis.proxy import Proxy, proxied
 from tests.redis.workers import working
 
 SOON = timedelta(seconds=30)
-TAPE_SIDE = ["grant", "bootstrap", "frames", "journal", "merge", "renew"]
-QUEUE_SIDE = ["claim", "start", "beat", "finish", "reconcile"]
+OF_STORAGE = ["grant", "bootstrap", "journal", "merge", "renew"]
+OF_TURNS = ["claim", "start", "beat", "frames", "finish", "reconcile"]
 ONCE, FOR_LONG = 1, 6
 """A lost reply that the client's own repeat heals, and more of them than it repeats: an outage."""
 
@@ -35,11 +35,11 @@ def behind(proxy: Proxy, settings: Settings) -> Settings:
 
 
 @pytest.mark.parametrize("times", [ONCE, FOR_LONG], ids=["once", "for long"])
-@pytest.mark.parametrize("name", TAPE_SIDE + QUEUE_SIDE)
+@pytest.mark.parametrize("name", OF_STORAGE + OF_TURNS)
 async def test_a_lost_reply_to_any_script_of_a_turn_repeats_nothing(
     client: TurnClient, settings: Settings, proxy: Proxy, name: str, times: int
 ) -> None:
-    script = Script("bub_redis.storage" if name in TAPE_SIDE else "bub_redis.turns", name)
+    script = Script("bub_redis.storage" if name in OF_STORAGE else "bub_redis.turns", name)
     prompts = {"m1": "stock 7", "m2": "slowly one two three"}
     turns = [await client.enqueue("s", prompt, turn_id=turn_id) for turn_id, prompt in prompts.items()]
     await known_to_the_server(client, script)

@@ -1,5 +1,5 @@
--- Append frames to what followers of a turn see, only under the last grant; the TTL starts anew. Frames are numbered by the
--- writer, so that a repeat after a lost reply shows none of them twice.
+-- Append frames to what followers of a turn see, on the tape side and only under the last grant; the TTL starts anew.
+-- Frames are numbered by the writer, so that a repeat after a lost reply shows none of them twice.
 -- KEYS: frames, fence
 -- ARGV: 1 fence, 2 attempt, 3 TTL (ms), 4 most frames kept, then for each frame its number, type and data (JSON)
 -- Returns: 1, or 0 if the session was granted to another
