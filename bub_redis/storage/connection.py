@@ -27,6 +27,8 @@ from redis.asyncio.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from redis.connection import HiredisRespSerializer
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError
@@ -37,6 +39,7 @@ Command = Sequence[Argument]
 Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Tells host and port of the server each time that it is connected to."""
 _HIREDIS: Any = HiredisRespSerializer()
+_ONCE = Retry(NoBackoff(), 0)
 _LOOKS = 5
 """How often it is looked within a timeout whether anything passes."""
 
@@ -64,6 +67,17 @@ class PatientConnection(AbstractConnection):
         self.patience_s = socket_timeout
         """How long the other end may neither take nor send anything that it should."""
 
+    async def connect(self) -> None:
+        """Connect, once: who sends commands repeats them, and redis-py would try to connect as often at each repeat.
+
+        Raises redis-py's ConnectionError and TimeoutError.
+        """
+        repeating, self.retry = self.retry, _ONCE
+        try:
+            await super().connect()  # type: ignore[no-untyped-call]
+        finally:
+            self.retry = repeating
+
     async def _connect(self) -> None:
         self._is_demoted = False
         if self._locate:
@@ -81,7 +95,7 @@ class PatientConnection(AbstractConnection):
     async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
         """Write a command, connecting first if need be. Raises redis-py's ConnectionError and TimeoutError."""
         if not self.is_connected:
-            await self.connect()  # type: ignore[no-untyped-call]
+            await self.connect()
         try:
             # Whoever is connected has a writer.
             writer: Any = self._writer
@@ -142,16 +156,6 @@ class PatientConnection(AbstractConnection):
         stream: Any = self._reader
         return stream is not None and not (self._is_demoted or stream._buffer or stream.at_eof() or stream.exception())
 
-    async def can_read_destructive(self) -> bool:
-        """Whether something was left unread, by what has arrived. Raises ConnectionError if it is no good."""
-        if self._is_demoted:
-            # Its address may lead to the new primary now, and nobody else closes what leads to the old one.
-            raise RedisConnectionError("The server became a replica.")
-        stream = self._reader
-        if stream is None or stream.at_eof() or stream.exception() is not None:
-            raise RedisConnectionError("Connection closed by server.")
-        return not self._socket_is_empty()  # type: ignore[no-untyped-call]
-
     def pack_command(self, *args: Any) -> list[bytes]:
         """A command as bytes. Raises redis-py's DataError for what is neither text, bytes nor a number."""
         packed: list[bytes] = _HIREDIS.pack(*args)
@@ -206,7 +210,7 @@ class Pool(BlockingConnectionPool):
         return Pool(connection_class=kind, max_connections=self.max_connections, timeout=self.timeout, **options)
 
     async def get_connection(self, command_name: str | None = None, *keys: Any, **options: Any) -> PatientConnection:
-        """A connection that is ready. Raises redis-py's ConnectionError, also if none is free within the timeout."""
+        """A connection that is good, or not connected. Raises redis-py's ConnectionError if none is free in time."""
         # Those who wait come first.
         if self._waiting or not self.can_get_connection():
             self._waiting += 1
@@ -216,14 +220,17 @@ class Pool(BlockingConnectionPool):
                 self._waiting -= 1
             return waited_for
         connection: PatientConnection = super().get_available_connection()  # type: ignore[no-untyped-call]
-        if connection.is_ready:
-            return connection
         try:
             await self.ensure_connection(connection)
         except BaseException:
             await self.release(connection)
             raise
         return connection
+
+    async def ensure_connection(self, connection: AbstractConnection) -> None:
+        """Leave what is no good any more: who sends on it connects, as a part of what is repeated."""
+        if isinstance(connection, PatientConnection) and not connection.is_ready:
+            await connection.disconnect()
 
     async def ask_once(self, commands: Sequence[Command]) -> list[Any]:
         """The same as `ask`, and nothing is sent again."""

@@ -32,6 +32,8 @@ _MARK = re.compile(rf"({STREAM_ID.pattern}) (completed|failed|cancelled) (\d{{1,
 _Taken = TypeVar("_Taken")
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 0.5
+_LAST_WORD_S = 2.0
+"""How long a server that hangs keeps somebody who wants to leave a session."""
 
 
 class FirstFrame(NamedTuple):
@@ -181,24 +183,25 @@ class SessionLock:
                 tape, holder, secret=asked.secret, between_turns=between_turns, reads_context=next(reads)
             )
             # Left half-way, it might be granted behind our back, and behind the release.
-            return to_its_end(granting)
+            return to_its_end(granting, patience_s=_LAST_WORD_S)
 
         try:
             granted = await until_free(take, wait_s)
         except asyncio.CancelledError:
-            await self._release_at_last(asked)
+            await to_its_end(self._release_at_last(asked))
             raise
         try:
             grant = asked if isinstance(granted, Committed) else granted
             async with kept(partial(self.renew, grant), self.lease_ms / 1000):
                 yield grant
         finally:
-            await self._release_at_last(asked)
+            await to_its_end(self._release_at_last(asked))
 
     async def _release_at_last(self, grant: Grant) -> None:
         # What cannot be released now expires by its TTL.
-        with suppress(Outage):
-            await to_its_end(self.release(grant))
+        with suppress(Outage, TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                await self.release(grant)
 
 
 async def until_free(take: Callable[[], Awaitable[_Taken]], wait_s: float) -> _Taken:

@@ -42,6 +42,22 @@ async def test_a_line_that_carries_nothing_more_is_an_outage(
             await stuck.commands.execute_command("ECHO", LARGE)
 
 
+async def test_a_server_that_hangs_is_tried_as_often_as_was_asked_for(tmp_path: Path) -> None:
+    """To connect is part of a try: each of them connects once."""
+    connections: list[asyncio.StreamWriter] = []
+
+    async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+
+    async with await asyncio.start_unix_server(hang, tmp_path / "hangs.sock"):
+        async with RedisServer(f"unix://{tmp_path}/hangs.sock", timeout_s=0.05, retries=2) as hanging:
+            with pytest.raises(Outage), hanging.outages():
+                await hanging.reply("PING")
+        assert len(connections) == 3
+        for writer in connections:
+            writer.transport.abort()
+
+
 async def test_what_is_given_up_half_way_is_not_sent_on(server: EmbeddedServer, namespace: str, tmp_path: Path) -> None:
     async with (
         slow_line(server.socket_path, tmp_path / "line.sock") as url,
